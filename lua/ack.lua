@@ -1,0 +1,79 @@
+-- ack: remove delivered heads and answer what comes next, for many sessions in one call.
+--
+-- Every session is judged alone. An id that is no longer at the head is passed over: a repeated ack removes
+-- nothing twice. Begins with a removal or a read, so it drains a full server.
+--
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
+-- KEYS[1]   s                HASH    encoded session id -> owner token
+-- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
+-- KEYS[3..] q dead           LIST    for each session: its records, its dead letters
+-- ARGV[1]   node             this process
+-- ARGV[2]   max_attempts     a head with so many attempts is a dead letter
+-- ARGV[3]   dead_cap         limit of a dead letter list
+-- ARGV[4]   dead_ttl_ms      life of a dead letter list
+-- ARGV[5]   order            fifo | tail
+-- ARGV[6]   budget           about how many bytes of records the whole reply may carry
+-- ARGV[7..] sid epoch want k id*k  for each session: encoded id, epoch, most records, the delivered ids in order
+-- Replies   one array a session, in order:
+--           {"ok", wait_ms, acked, expired, buried, record...}  no record and wait_ms 0: nothing is pending
+--           {"more", 0, acked, expired, buried}                 the reply is full: ask again with pop
+--           {"fenced"} another node owns it; {"lost"} nobody owns it; {"error", text} foreign key in the way
+-- Errors    none of its own
+-- Cost      O(1) an id and a record
+local s, w = KEYS[1], KEYS[2]
+local node = ARGV[1]
+local o = {
+  max_attempts = tonumber(ARGV[2]), dead_cap = tonumber(ARGV[3]), dead_ttl_ms = ARGV[4],
+  order = ARGV[5], budget = tonumber(ARGV[6]),
+}
+local now = now_ms()
+
+-- Ids stand at ARGV[first..last]. Answers how many were removed, how many expired ones went with them, and
+-- whether the list is known to be empty now. Reads one record more than it removes: that tells the last case,
+-- the common one, without another call.
+local function remove_delivered(q, first, last)
+  local acked, expired, a = 0, 0, first
+  while a <= last do
+    local asked = math.min(last - a + 2, 32)
+    local chunk = redis.call('LRANGE', q, 0, asked - 1)
+    if #chunk == 0 then return acked, expired, true end
+    local gone = 0
+    for _, r in ipairs(chunk) do
+      local f = record_parse(r)
+      local skip = a
+      while f and skip <= last and ARGV[skip] ~= f.id do skip = skip + 1 end
+      if f and skip <= last then
+        a, gone, acked = skip + 1, gone + 1, acked + 1
+      elseif f and f.expires_ms <= now then
+        gone, expired = gone + 1, expired + 1
+      else
+        a = last + 1
+        break
+      end
+    end
+    if gone > 0 then redis.call('LTRIM', q, gone, -1) end
+    if gone == #chunk and gone < asked then return acked, expired, true end
+  end
+  return acked, expired, false
+end
+
+local function ack_one(q, dead, sid, epoch, want, first, last)
+  local owner = ownership(s, sid, node .. ':' .. epoch)
+  if owner ~= 'held' then return { owner } end
+  local acked, expired, empty = remove_delivered(q, first, last)
+  if empty then
+    redis.call('ZREM', w, sid)
+    return { 'ok', 0, acked, expired, 0 }
+  end
+  return next_reply(q, dead, w, sid, now, o, want, acked, expired)
+end
+
+local out = {}
+local k, a = 3, 7
+while ARGV[a] do
+  local count = tonumber(ARGV[a + 3])
+  out[#out + 1] = guarded(ack_one, KEYS[k], KEYS[k + 1], ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]),
+    a + 4, a + 3 + count)
+  k, a = k + 2, a + 4 + count
+end
+return out

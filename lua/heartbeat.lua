@@ -1,0 +1,27 @@
+-- heartbeat: renew this node's lease and ring its own doorbell, which proves the whole delivery path.
+--
+-- Uses      lib/now_ms.lua, lib/small_writes.lua, lib/owner.lua
+-- KEYS[1]   s                HASH    encoded session id -> owner token
+-- KEYS[2]   n                ZSET    node -> deadline of its lease
+-- ARGV[1]   node             this process
+-- ARGV[2]   lease_ms         the lease is renewed to now + lease_ms
+-- ARGV[3]   inboxes          prefix of the nodes' inbox channels
+-- ARGV[4]   publish          PUBLISH | SPUBLISH
+-- ARGV[5]   beat             number that travels in the doorbell as `!<beat>`
+-- ARGV[6]   sid              a session we own, to find out if the owners were lost; empty: none
+-- ARGV[7]   epoch            epoch of our claim on it
+-- Replies   {known, owner, heard, now_ms}  known: 1 when the lease was still there, 0 when it had to be made
+--           anew; owner: held | fenced | lost of the sample, `none` without one; heard: receivers of the doorbell
+-- Errors    WRONGTYPE when s or n is a foreign key
+-- Cost      O(log nodes)
+local s, n = KEYS[1], KEYS[2]
+local node, lease_ms, inboxes, publish, beat, sid, epoch =
+  ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+
+local now = now_ms()
+local owner = sid ~= '' and ownership(s, sid, node .. ':' .. epoch) or 'none'
+local known = redis.call('ZSCORE', n, node) and 1 or 0
+allow_small_writes(s)
+redis.call('ZADD', n, now + lease_ms, node)
+local heard = redis.pcall(publish, inboxes .. node, '!' .. beat)
+return { known, owner, type(heard) == 'number' and heard or 0, now }

@@ -1,0 +1,84 @@
+-- What a session's owner gets next.
+
+-- Make the head of the list deliverable: drop expired heads, bury heads that are out of attempts or in a
+-- format not understood. A head whose not-before lies ahead keeps its place and everything behind it waits;
+-- in tail order it goes behind the ready ones instead.
+-- Answers ready, wait_ms, expired, buried. Not ready and no wait: the list is empty. Bounded: after 512
+-- dropped heads it answers wait_ms 1, that is "ask again".
+local function settle_head(q, dead, now, o)
+  local expired, buried, rotated, wait = 0, 0, 0, 0
+  while true do
+    local r = redis.call('LINDEX', q, 0)
+    if not r then return false, 0, expired, buried end
+    if expired + buried >= 512 then return false, 1, expired, buried end
+    local f = record_parse(r)
+    if f and f.expires_ms <= now then
+      redis.call('LPOP', q)
+      expired = expired + 1
+    elseif not f or f.attempts >= o.max_attempts then
+      redis.call('LPOP', q)
+      bury(dead, r, f and 'attempts' or 'format', now, o.dead_cap, o.dead_ttl_ms)
+      buried = buried + 1
+    elseif f.not_before_ms > now then
+      local left = f.not_before_ms - now
+      if wait == 0 or left < wait then wait = left end
+      if o.order ~= 'tail' or rotated >= 32 or rotated + 1 >= redis.call('LLEN', q) then
+        return false, wait, expired, buried
+      end
+      redis.call('LMOVE', q, q, 'LEFT', 'RIGHT')
+      rotated = rotated + 1
+    else
+      return true, 0, expired, buried
+    end
+  end
+end
+
+-- The head and what may follow it in one batch: at most `want` records and about `budget` bytes, never less
+-- than one record. Expired ones in between are left out here and dropped when they come to the head.
+local function read_batch(q, now, max_attempts, want, budget)
+  local out, bytes, at = {}, 0, 0
+  while #out < want do
+    local chunk = redis.call('LRANGE', q, at, at + math.min(want, 16) - 1)
+    if #chunk == 0 then return out, bytes end
+    for _, r in ipairs(chunk) do
+      local f = record_parse(r)
+      if not f or f.attempts >= max_attempts or f.not_before_ms > now then return out, bytes end
+      if f.expires_ms > now then
+        if #out > 0 and bytes + #r > budget then return out, bytes end
+        out[#out + 1] = r
+        bytes = bytes + #r
+        if #out >= want then return out, bytes end
+      end
+    end
+    at = at + #chunk
+  end
+  return out, bytes
+end
+
+-- One session's part of a reply: {status, wait_ms, acked, expired, buried, record...}. Status `more`: there is
+-- something, but this reply is full; ask again. Empties leave the index, so that a session is in `w` exactly
+-- while its list is not empty.
+local function next_reply(q, dead, w, sid, now, o, want, acked, expired)
+  local ready, wait, dropped, buried = settle_head(q, dead, now, o)
+  local reply = { 'ok', wait, acked, expired + dropped, buried }
+  if not ready then
+    if wait == 0 then redis.call('ZREM', w, sid) end
+  elseif want > 0 then
+    if o.budget <= 0 then
+      reply[1] = 'more'
+    else
+      local records, bytes = read_batch(q, now, o.max_attempts, want, o.budget)
+      for _, r in ipairs(records) do reply[#reply + 1] = r end
+      o.budget = o.budget - bytes
+    end
+  end
+  return reply
+end
+
+-- Run `one` for a session; what it raises becomes that session's status, so that one foreign key in the way
+-- stops nobody else. redis.pcall would not do: the work is many commands.
+local function guarded(one, ...)
+  local ok, reply = pcall(one, ...)
+  if ok then return reply end
+  return { 'error', type(reply) == 'table' and reply.err or tostring(reply) }
+end
