@@ -1,1 +1,74 @@
-//! stub
+//! The Redis-native notification queue for MCP servers that run on more than one process.
+//!
+//! A worker pushes a notification to a session; the process that holds the client's connection delivers it: in order,
+//! at least once, and across the death of any process or connection. A tour:
+//!
+//! - [`Courier`] connects, pushes ([`Courier::push_notification`], [`Courier::push`]) and serves one session
+//!   ([`Courier::subscriber_loop`]).
+//! - [`SubscriberRegistry`] serves many sessions in the background, over the same two connections.
+//! - [`NotificationSink`] is what you implement: how a message reaches your client.
+//! - [`Error`] says what went wrong, and whether repeating helps.
+//! - [`DeadLetters`] keep what could not be delivered; [`Courier::stats`] and [`Courier::overview`] show the queues.
+//!
+//! ```
+//! use mcp_courier::{CancellationToken, Courier, Delivery, Notification, SessionId};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let courier = Courier::connect("memory://").await?; // or redis://localhost
+//! let session = SessionId::new("session-1")?;
+//!
+//! // A worker, in this or any other process:
+//! courier.push_notification(&session, &Notification::new("notifications/progress").param("progress", 1)).await?;
+//!
+//! // The process that holds the client's connection:
+//! let done = CancellationToken::new();
+//! let heard = done.clone();
+//! let sink = move |delivery: Delivery| {
+//!     println!("to the client: {}", String::from_utf8_lossy(delivery.body()));
+//!     heard.cancel();
+//!     async { Ok(()) }
+//! };
+//! courier.subscriber_loop(&session, sink, done).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod builder;
+mod config;
+mod connection;
+mod core;
+mod courier;
+mod dead_letters;
+mod delivery;
+mod engine;
+mod error;
+mod ids;
+mod keys;
+#[cfg(feature = "memory")]
+pub mod memory;
+mod metrics;
+mod notification;
+mod push;
+mod record;
+mod registry;
+mod script;
+mod stats;
+mod subscriber;
+
+pub use tokio_util::sync::CancellationToken;
+
+pub use crate::builder::Builder;
+pub use crate::config::RetryOrder;
+pub use crate::connection::Tls;
+pub use crate::courier::Courier;
+pub use crate::dead_letters::{DeadLetter, DeadLetters};
+pub use crate::delivery::{Delivery, NotificationSink, SinkError};
+pub use crate::engine::{Drained, Ended};
+pub use crate::error::{Error, Result};
+pub use crate::ids::{MAX_MESSAGE_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, SessionId};
+pub use crate::metrics::Metrics;
+pub use crate::notification::Notification;
+pub use crate::push::{OnFull, Push, PushStatus, Pushed};
+pub use crate::registry::SubscriberRegistry;
+pub use crate::stats::{Health, Node, Overview, SessionStats};

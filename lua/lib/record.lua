@@ -2,11 +2,11 @@
 -- The body is opaque: nothing here, or anywhere in lua/, looks into it.
 local RECORD_1 = '^1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n'
 
--- The fields of a record, or nil when its format is not understood.
+-- The fields of a record, or nil when its format is not understood (a first line over 160 bytes is none of ours).
 local function record_parse(r)
   local _, head, enqueued, expires, attempts, not_before, id, coalesce, trace, first, last =
     string.find(r, RECORD_1)
-  if not head or #r < head + id + coalesce + trace + first + last then return nil end
+  if not head or head > 160 or #r < head + id + coalesce + trace + first + last then return nil end
   return {
     head = head, enqueued_ms = tonumber(enqueued), expires_ms = tonumber(expires),
     attempts = tonumber(attempts), not_before_ms = tonumber(not_before),

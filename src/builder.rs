@@ -1,0 +1,102 @@
+//! Settings, and how a courier is made from them.
+
+use std::time::Duration;
+
+use crate::config::{Config, RetryOrder};
+use crate::connection::{Endpoint, Tls};
+use crate::{Courier, OnFull, Result};
+
+/// Settings of a [`Courier`]. Every one has a default that fits an MCP server; all processes that share queues
+/// should use the same ones.
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until `connect`"]
+pub struct Builder {
+    config: Config,
+    tls: Tls,
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty),* $(,)?) => {
+        $($(#[$doc])* pub fn $name(mut self, $name: $type) -> Self {
+            self.config.$name = $name;
+            self
+        })*
+    };
+}
+
+impl Builder {
+    /// Prefix of every key and channel; default `courier`. Couriers with different prefixes share nothing.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.prefix = prefix.into();
+        self
+    }
+
+    settings! {
+        /// A message's time to live when the push names none; default 300 s.
+        ttl: Duration,
+        /// The idempotence window of a push: how long an id is refused as a duplicate; default 60 s, zero for none.
+        /// Each pushed message leaves a small key in Redis for so long.
+        dedupe: Duration,
+        /// Largest body; default 4 MiB.
+        max_body_bytes: usize,
+        /// Most pending messages of a session; default 10,000.
+        max_pending: u64,
+        /// What a push does when the queue is full; default [`OnFull::Refuse`].
+        on_full: OnFull,
+        /// Attempts before a message becomes a dead letter; default 3.
+        max_attempts: u32,
+        /// Where a failed message waits; default [`RetryOrder::Fifo`].
+        retry_order: RetryOrder,
+        /// Pause before the second attempt, doubled for each further one, jittered by a quarter; default 200 ms.
+        backoff: Duration,
+        /// Longest pause between attempts; default 30 s.
+        backoff_cap: Duration,
+        /// Most dead letters of a session, oldest go first; default 1,000.
+        dead_cap: u32,
+        /// How long dead letters are kept after the newest one came; default 7 days.
+        dead_ttl: Duration,
+        /// Most messages fetched at a time for a session; default 64.
+        batch: u32,
+        /// About how many bytes of messages one script call may answer; default 1 MiB. One message is always answered.
+        batch_bytes: usize,
+        /// Largest record that travels in the doorbell itself; default 16 KiB.
+        handoff_bytes: usize,
+        /// How long a process counts as alive after its last heartbeat; default 10 s, at least three heartbeats.
+        lease: Duration,
+        /// Between heartbeats; default 1 s.
+        heartbeat: Duration,
+        /// After so long an unanswered doorbell is rung again; default 1 s.
+        look_again: Duration,
+        /// A process whose lease ended so long ago is forgotten as an owner; default 60 s.
+        node_grace: Duration,
+        /// For opening one connection; default 2 s.
+        connect_timeout: Duration,
+        /// For the answer to one script; default 3 s. A connection without an answer in time is opened again.
+        call_timeout: Duration,
+        /// For a whole operation with its retries; default 10 s.
+        deadline: Duration,
+    }
+
+    /// Certificates for `rediss://`.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Connects to `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`),
+    /// `redis+unix:///path[?db=0&user=…&pass=…]`, `memory://` (private to this courier) or `memory://name` (shared in
+    /// this process).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a bad setting or URL, [`Error::Unreachable`](crate::Error::Unreachable)
+    /// or [`Error::Timeout`](crate::Error::Timeout) when no server answers,
+    /// [`Error::Refused`](crate::Error::Refused) for a wrong password, a missing right, or a server before 6.2.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what it opened.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<Courier> {
+        self.config.check()?;
+        let endpoint = Endpoint::parse(url.as_ref(), &self.tls)?;
+        Courier::start(self.config, endpoint).await
+    }
+}

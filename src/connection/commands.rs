@@ -1,0 +1,100 @@
+//! The command connection: runs scripts, nothing else.
+
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::Link;
+use super::failure::{connection_over, from_redis, script_missing};
+use crate::script::Invocation;
+use crate::{Error, Result};
+
+/// Runs scripts over the shared connection.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    link: Link,
+    call_timeout: Duration,
+}
+
+impl Commands {
+    pub(crate) fn new(link: Link, call_timeout: Duration) -> Self {
+        Self { link, call_timeout }
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The command that rings a doorbell on this topology.
+    pub(crate) fn publish(&self) -> &'static str {
+        "PUBLISH"
+    }
+
+    /// Runs a script: EVALSHA, and EVAL at once when the server does not have it.
+    ///
+    /// One try within the call timeout. A call that timed out marks the connection as broken, since a half-open one
+    /// looks just like that; whether it was executed is unknown then.
+    pub(crate) async fn run(&self, call: &Invocation) -> Result<Value> {
+        match self.send(call.script.name, call.command(false)).await {
+            Err(Sent::NoScript) => match self.send(call.script.name, call.command(true)).await {
+                Err(Sent::NoScript) => Err(Error::Refused {
+                    op: call.script.name,
+                    code: "NOSCRIPT".into(),
+                    message: "although the text was sent".into(),
+                }),
+                Err(Sent::Failed(e)) => Err(e),
+                Ok(value) => Ok(value),
+            },
+            Err(Sent::Failed(e)) => Err(e),
+            Ok(value) => Ok(value),
+        }
+    }
+
+    /// Any command, for the checks at connect.
+    pub(crate) async fn raw(&self, op: &'static str, cmd: redis::Cmd) -> Result<Value> {
+        match self.send(op, cmd).await {
+            Ok(value) => Ok(value),
+            Err(Sent::Failed(e)) => Err(e),
+            Err(Sent::NoScript) => {
+                Err(Error::Refused { op, code: "NOSCRIPT".into(), message: String::new() })
+            }
+        }
+    }
+
+    async fn send(&self, op: &'static str, cmd: redis::Cmd) -> Result<Value, Sent> {
+        let deadline = Instant::now() + self.call_timeout;
+        let (generation, mut connection) = self.link.ready(op, deadline).await.map_err(Sent::Failed)?;
+        match tokio::time::timeout_at(deadline, connection.send_packed_command(&cmd)).await {
+            Ok(Ok(Value::ServerError(e))) => {
+                let e = redis::RedisError::from(e);
+                if script_missing(&e) { Err(Sent::NoScript) } else { Err(self.failed(op, &e)) }
+            }
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(e)) if script_missing(&e) => Err(Sent::NoScript),
+            Ok(Err(e)) => {
+                if connection_over(&e) || matches!(e.code(), Some("READONLY" | "MASTERDOWN")) {
+                    self.link.broken(generation);
+                }
+                Err(self.failed(op, &e))
+            }
+            Err(_) => {
+                tracing::warn!(script = op, after = ?self.call_timeout, "no answer");
+                self.link.broken(generation);
+                let address = self.link.address().to_owned();
+                Err(Sent::Failed(Error::Timeout { op, address, after: self.call_timeout, ambiguous: true }))
+            }
+        }
+    }
+
+    fn failed(&self, op: &'static str, e: &redis::RedisError) -> Sent {
+        let e = from_redis(op, self.link.address(), e, true);
+        tracing::debug!(script = op, error = %e, "script failed");
+        Sent::Failed(e)
+    }
+}
+
+enum Sent {
+    NoScript,
+    Failed(Error),
+}

@@ -1,0 +1,36 @@
+//! From the Redis client's errors to ours. The only place that reads them.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::Error;
+
+/// `sent` says whether the command may have reached the server.
+pub(super) fn from_redis(op: &'static str, address: &str, e: &RedisError, sent: bool) -> Error {
+    if let Some(code) = e.code() {
+        let message = e.detail().unwrap_or_default().chars().take(300).collect();
+        return Error::Refused { op, code: code.to_owned(), message };
+    }
+    if e.kind() == ErrorKind::AuthenticationFailed {
+        return Error::Refused {
+            op,
+            code: "WRONGPASS".into(),
+            message: "the server does not accept these credentials".into(),
+        };
+    }
+    Error::Unreachable {
+        op,
+        address: address.to_owned(),
+        why: e.to_string().chars().take(300).collect(),
+        ambiguous: sent,
+    }
+}
+
+/// A server that does not know this script (its cache is per process and not persisted).
+pub(super) fn script_missing(e: &RedisError) -> bool {
+    e.code() == Some("NOSCRIPT")
+}
+
+/// The connection is of no use any more.
+pub(super) fn connection_over(e: &RedisError) -> bool {
+    e.is_unrecoverable_error() || e.is_io_error() || e.is_connection_dropped()
+}

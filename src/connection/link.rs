@@ -1,0 +1,236 @@
+//! One supervised connection: opened, watched, and opened again with jittered backoff for as long as it is wanted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Endpoint;
+use super::failure::from_redis;
+use crate::{Error, Result};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Hears what comes in by itself on this connection. Runs inside the connection's driver: it must not block.
+pub(crate) type OnMessage = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// What a link is doing.
+#[derive(Clone)]
+pub(crate) enum LinkState {
+    Down(Error),
+    Up { generation: u64, connection: MultiplexedConnection },
+    Closed,
+}
+
+/// A supervised connection. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Inner>);
+
+struct Inner {
+    name: &'static str,
+    endpoint: Endpoint,
+    connect_timeout: Duration,
+    /// The channel this link listens to, and who hears it.
+    inbox: Option<(String, OnMessage)>,
+    state: watch::Sender<LinkState>,
+    generation: AtomicU64,
+    /// The newest generation that somebody found broken.
+    broken: AtomicU64,
+    trouble: Notify,
+    reconnects: AtomicU64,
+}
+
+impl Link {
+    /// Opens the first connection, so that a wrong address or password is an error here and now, then keeps it up
+    /// until `stop` is cancelled.
+    pub(crate) async fn open(
+        name: &'static str,
+        endpoint: Endpoint,
+        connect_timeout: Duration,
+        inbox: Option<(String, OnMessage)>,
+        stop: CancellationToken,
+    ) -> Result<Self> {
+        let waiting = Error::Unreachable {
+            op: "connect",
+            address: endpoint.address.clone(),
+            why: "not connected yet".into(),
+            ambiguous: false,
+        };
+        let inner = Arc::new(Inner {
+            name,
+            endpoint,
+            connect_timeout,
+            inbox,
+            state: watch::Sender::new(LinkState::Down(waiting)),
+            generation: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            trouble: Notify::new(),
+            reconnects: AtomicU64::new(0),
+        });
+        let first = inner.connect().await?;
+        tokio::spawn(inner.clone().supervise(first, stop));
+        Ok(Self(inner))
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.0.endpoint.address
+    }
+
+    /// The connection, waiting for it until the deadline when it is down.
+    pub(crate) async fn ready(
+        &self,
+        op: &'static str,
+        deadline: Instant,
+    ) -> Result<(u64, MultiplexedConnection)> {
+        let mut states = self.0.state.subscribe();
+        loop {
+            let why_down = match &*states.borrow_and_update() {
+                LinkState::Up { generation, connection } => return Ok((*generation, connection.clone())),
+                LinkState::Closed => return Err(Error::Closed { op }),
+                LinkState::Down(why) => why.clone(),
+            };
+            match tokio::time::timeout_at(deadline, states.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(Error::Closed { op }),
+                Err(_) => return Err(why_down),
+            }
+        }
+    }
+
+    /// Tells the supervisor that this connection is of no use. Late words about an old one change nothing.
+    pub(crate) fn broken(&self, generation: u64) {
+        self.0.broken(generation);
+    }
+
+    /// Changes of state, for those who act on a reconnect.
+    pub(crate) fn states(&self) -> watch::Receiver<LinkState> {
+        self.0.state.subscribe()
+    }
+
+    /// Why the link is down, if it is.
+    pub(crate) fn down(&self) -> Option<Error> {
+        match &*self.0.state.borrow() {
+            LinkState::Down(why) => Some(why.clone()),
+            LinkState::Closed => Some(Error::Closed { op: "connect" }),
+            LinkState::Up { .. } => None,
+        }
+    }
+
+    /// How often the connection was opened again.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.0.reconnects.load(Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    fn broken(&self, generation: u64) {
+        self.broken.fetch_max(generation, Ordering::Relaxed);
+        self.trouble.notify_one();
+    }
+
+    /// Opens a connection, listens to the inbox, and only then shows it to the callers.
+    async fn connect(self: &Arc<Self>) -> Result<u64> {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let watcher = Arc::downgrade(self);
+        let on_message = self.inbox.as_ref().map(|(_, hear)| hear.clone());
+        let on_push = Arc::new(move |info: PushInfo| match info.kind {
+            PushKind::Disconnection => {
+                if let Some(inner) = watcher.upgrade() {
+                    inner.broken(generation);
+                }
+            }
+            PushKind::Message | PushKind::SMessage => {
+                if let (Some(hear), Some(redis::Value::BulkString(payload))) = (&on_message, info.data.get(1))
+                {
+                    hear(payload);
+                }
+            }
+            _ => {}
+        });
+        let mut connection = self.endpoint.open(self.connect_timeout, on_push).await?;
+        if let Some((channel, _)) = &self.inbox {
+            let subscribed = tokio::time::timeout(self.connect_timeout, connection.subscribe(channel)).await;
+            match subscribed {
+                Ok(answer) => {
+                    answer.map_err(|e| from_redis("subscribe", &self.endpoint.address, &e, false))?
+                }
+                Err(_) => {
+                    return Err(Error::Timeout {
+                        op: "subscribe",
+                        address: self.endpoint.address.clone(),
+                        after: self.connect_timeout,
+                        ambiguous: false,
+                    });
+                }
+            }
+        }
+        self.state.send_replace(LinkState::Up { generation, connection });
+        Ok(generation)
+    }
+
+    async fn supervise(self: Arc<Self>, mut generation: u64, stop: CancellationToken) {
+        loop {
+            while self.broken.load(Ordering::Relaxed) < generation {
+                tokio::select! {
+                    () = self.trouble.notified() => {}
+                    () = stop.cancelled() => {
+                        self.state.send_replace(LinkState::Closed);
+                        return;
+                    }
+                }
+            }
+            let lost = Error::Unreachable {
+                op: "connect",
+                address: self.endpoint.address.clone(),
+                why: "the connection was lost".into(),
+                ambiguous: false,
+            };
+            tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
+            self.state.send_replace(LinkState::Down(lost));
+            tokio::select! {
+                up = self.reconnect() => generation = up,
+                () = stop.cancelled() => {
+                    self.state.send_replace(LinkState::Closed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Tries until it succeeds. Each change of the reason is logged once, not each try.
+    async fn reconnect(self: &Arc<Self>) -> u64 {
+        let mut pause = FIRST_PAUSE;
+        let mut told = String::new();
+        loop {
+            // Jitter, so that many processes do not come back in one moment.
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+            match self.connect().await {
+                Ok(generation) => {
+                    self.reconnects.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(link = self.name, server = %self.endpoint.address, "connected again");
+                    return generation;
+                }
+                Err(e) => {
+                    let why = e.to_string();
+                    if why != told {
+                        tracing::warn!(link = self.name, error = %e, "cannot connect, trying on");
+                        told = why;
+                    }
+                    // Wrong credentials are tried at the slowest pace from the start.
+                    pause = if matches!(&e, Error::Refused { .. }) {
+                        LONGEST_PAUSE
+                    } else {
+                        (pause * 2).min(LONGEST_PAUSE)
+                    };
+                    self.state.send_replace(LinkState::Down(e));
+                }
+            }
+        }
+    }
+}

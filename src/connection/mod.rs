@@ -1,0 +1,15 @@
+//! Two connections a process, each supervised by ourselves.
+//!
+//! `cmd` carries scripts only, `bell` carries subscriptions only. They are never mixed: Redis applies the pub/sub
+//! output limit to every reply of a connection that has subscribed, and a large one would cut it.
+
+mod commands;
+mod failure;
+mod link;
+mod tls;
+mod url;
+
+pub(crate) use commands::Commands;
+pub(crate) use link::{Link, LinkState};
+pub use tls::Tls;
+pub(crate) use url::Endpoint;

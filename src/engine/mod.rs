@@ -1,0 +1,404 @@
+//! The delivery engine: one for a process, whatever the number of sessions.
+//!
+//! ```text
+//! doorbell ──> ring: look the session up, wake it ──> runner: deliver, ack and fetch, … until nothing is left
+//! sweep, resync, claims ──────────────┘                  │ batches: acks of many sessions in one script call
+//! ```
+//!
+//! A runner is a task that lives as long as its session has something to do. The list in Redis is the truth: a lost
+//! doorbell, reply or process costs time, never a message.
+
+mod batch;
+mod beat;
+mod recent;
+mod resync;
+mod runner;
+mod sessions;
+mod sweeper;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{OnceCell, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use self::batch::Batcher;
+use self::recent::Identities;
+use self::runner::{Runner, Start};
+pub use self::sessions::Ended;
+use self::sessions::{Active, Sessions, Slot};
+use crate::connection::Link;
+use crate::core::Core;
+use crate::delivery::AnySink;
+use crate::keys::Sid;
+use crate::metrics::add;
+use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem};
+use crate::{Error, Health, Result, SessionId};
+
+type Answer<T> = std::result::Result<T, Denied>;
+
+/// Sessions in one claim.
+const CLAIM_BATCH: usize = 250;
+/// Sessions in one ack or pop.
+const ACK_BATCH: usize = 128;
+
+pub(crate) struct Engine {
+    core: Arc<Core>,
+    sessions: Sessions,
+    identities: Identities,
+    serials: AtomicU64,
+    bell: OnceCell<Link>,
+    /// The newest heartbeat that came back.
+    beat_heard: AtomicU64,
+    health: beat::Pulse,
+    closing: AtomicBool,
+    acks: Batcher<AckItem, Answer<Next>>,
+    pops: Batcher<PopItem, Answer<Next>>,
+    takes: Batcher<Sid, Answer<Claimed>>,
+    keeps: Batcher<Sid, Answer<Claimed>>,
+    releases: Batcher<(Sid, u64), bool>,
+}
+
+impl Engine {
+    pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
+        let acks = {
+            let core = core.clone();
+            Batcher::new("ack", ACK_BATCH, 2, move |items: Vec<AckItem>| {
+                let core = core.clone();
+                Box::pin(
+                    async move { script::ack(&core.cmd, &core.keys, &core.config, &core.node, &items).await },
+                )
+            })
+        };
+        let pops = {
+            let core = core.clone();
+            Batcher::new("pop", ACK_BATCH, 2, move |items: Vec<PopItem>| {
+                let core = core.clone();
+                Box::pin(
+                    async move { script::pop(&core.cmd, &core.keys, &core.config, &core.node, &items).await },
+                )
+            })
+        };
+        let claims = |mode| {
+            let core = core.clone();
+            Batcher::new("claim", CLAIM_BATCH, 2, move |sids: Vec<Sid>| {
+                let core = core.clone();
+                Box::pin(async move { script::claim(&core.cmd, &core.keys, &core.node, mode, &sids).await })
+            })
+        };
+        let releases = {
+            let core = core.clone();
+            Batcher::new("release", CLAIM_BATCH, 2, move |claims: Vec<(Sid, u64)>| {
+                let core = core.clone();
+                Box::pin(async move {
+                    let given = script::release(&core.cmd, &core.keys, &core.node, &claims).await?;
+                    Ok(given.into_iter().map(Ok).collect())
+                })
+            })
+        };
+        Arc::new(Self {
+            sessions: Sessions::default(),
+            identities: Identities::default(),
+            serials: AtomicU64::new(1),
+            bell: OnceCell::new(),
+            beat_heard: AtomicU64::new(0),
+            health: beat::Pulse::default(),
+            closing: AtomicBool::new(false),
+            acks,
+            pops,
+            takes: claims(ClaimMode::Take),
+            keeps: claims(ClaimMode::Keep),
+            releases,
+            core,
+        })
+    }
+
+    /// Opens the bell connection and starts the background roles, once. A process that only pushes never does.
+    async fn start(self: &Arc<Self>) -> Result<()> {
+        self.bell
+            .get_or_try_init(|| async {
+                let engine: Weak<Self> = Arc::downgrade(self);
+                let hear = Arc::new(move |payload: &[u8]| {
+                    if let Some(engine) = engine.upgrade() {
+                        engine.doorbell(payload);
+                    }
+                });
+                let inbox = self.core.keys.inbox(&self.core.node);
+                let bell = Link::open(
+                    "bell",
+                    self.core.endpoint.clone(),
+                    self.core.config.connect_timeout,
+                    Some((inbox, hear)),
+                    self.core.stop.clone(),
+                )
+                .await?;
+                // The lease is there before the first claim, or a claim would look like that of a dead node.
+                let first = script::heartbeat(
+                    &self.core.cmd,
+                    &self.core.keys,
+                    &self.core.config,
+                    &self.core.node,
+                    0,
+                    None,
+                );
+                self.core.clock.set(first.await?.now_ms);
+                tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), self.core.stop.clone()));
+                tokio::spawn(sweeper::run(Arc::downgrade(self), self.core.stop.clone()));
+                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), self.core.stop.clone()));
+                Ok(bell)
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Puts a subscription into the table and starts claiming its session. An older subscription of the same
+    /// session in this process ends as superseded.
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        session: &SessionId,
+        sink: Arc<dyn AnySink>,
+        ended: Option<oneshot::Sender<Ended>>,
+    ) -> Result<Subscription> {
+        if self.closing.load(Ordering::Acquire) || self.core.stop.is_cancelled() {
+            return Err(Error::Closed { op: "subscribe" });
+        }
+        self.start().await?;
+        let sid = Sid::of(session);
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        let (claimed, first_claim) = oneshot::channel();
+        let active = self.active();
+        let slot = Slot {
+            serial,
+            session: session.clone(),
+            sink,
+            epoch: 0,
+            active: Some(active.clone()),
+            recent: None,
+            ended,
+            claimed: vec![claimed],
+            gone: Vec::new(),
+        };
+        let old = self.sessions.lock().insert(sid.clone(), slot);
+        if let Some(old) = old {
+            if let Some(active) = &old.active {
+                active.stop.cancel();
+            }
+            old.tell_end(Ended::Superseded);
+        }
+        self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Take));
+        Ok(Subscription { engine: self.clone(), sid, serial, first_claim: Some(first_claim) })
+    }
+
+    fn active(&self) -> Arc<Active> {
+        Arc::new(Active {
+            stop: self.core.stop.child_token(),
+            drain: CancellationToken::new(),
+            again: AtomicBool::new(false),
+        })
+    }
+
+    fn spawn(self: &Arc<Self>, sid: &Sid, serial: u64, active: Arc<Active>, start: Start) {
+        if let Some(runner) = Runner::new(self.clone(), sid.clone(), serial, active) {
+            tokio::spawn(runner.run(start));
+        }
+    }
+
+    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, or `<sid> <record>`.
+    fn doorbell(self: &Arc<Self>, payload: &[u8]) {
+        if let Some(beat) = payload.strip_prefix(b"!") {
+            if let Some(beat) = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok()) {
+                self.beat_heard.fetch_max(beat, Ordering::Relaxed);
+                add(&self.core.counters.heartbeats, 1);
+            }
+            return;
+        }
+        let end = payload.iter().position(|&b| b == b' ').unwrap_or(payload.len());
+        let Ok(sid) = std::str::from_utf8(&payload[..end]) else { return };
+        let record = payload.get(end + 1..).map(Bytes::copy_from_slice);
+        if self.wake(&Sid::encoded(sid), record.map_or(Start::Fetch, Start::Record)) {
+            add(&self.core.counters.doorbells, 1);
+        }
+    }
+
+    /// Gives a session something to do; a busy one looks again by itself when it is done. False when the session is
+    /// not ours.
+    fn wake(self: &Arc<Self>, sid: &Sid, start: Start) -> bool {
+        let active = self.active();
+        let (serial, start) = {
+            let mut sessions = self.sessions.lock();
+            let Some(slot) = sessions.get_mut(sid) else { return false };
+            if let Some(busy) = &slot.active {
+                busy.ring();
+                return true;
+            }
+            slot.active = Some(active.clone());
+            // Heard of a session that we hold but have no token for: the claim's answer was lost.
+            (slot.serial, if slot.epoch == 0 { Start::Claim(ClaimMode::Keep) } else { start })
+        };
+        self.spawn(sid, serial, active, start);
+        true
+    }
+
+    /// Claims everything again that nobody else has taken: the stored owners were lost.
+    fn reclaim_all(self: &Arc<Self>) {
+        let idle: Vec<(Sid, u64, Arc<Active>)> = {
+            let mut sessions = self.sessions.lock();
+            let engine = self;
+            sessions
+                .iter_mut()
+                .filter(|(_, slot)| slot.active.is_none())
+                .map(|(sid, slot)| {
+                    let active = engine.active();
+                    slot.active = Some(active.clone());
+                    (sid.clone(), slot.serial, active)
+                })
+                .collect()
+        };
+        add(&self.core.counters.state_lost, 1);
+        tracing::warn!(sessions = idle.len(), "the stored owners were lost, claiming again");
+        for (sid, serial, active) in idle {
+            self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Keep));
+        }
+    }
+
+    /// Ends a subscription: `now` drops a delivery in progress, else it may finish. Answers a future that ends when
+    /// the session was given back, or nothing when the subscription is not there.
+    pub(crate) fn stop(
+        self: &Arc<Self>,
+        sid: &Sid,
+        serial: Option<u64>,
+        now: bool,
+    ) -> Option<oneshot::Receiver<()>> {
+        let fresh = self.active();
+        let (gone, wait) = oneshot::channel();
+        let idle = {
+            let mut sessions = self.sessions.lock();
+            let slot = sessions.get_mut(sid).filter(|slot| serial.is_none_or(|s| s == slot.serial))?;
+            slot.gone.push(gone);
+            let idle = slot.active.is_none();
+            let active = slot.active.get_or_insert(fresh).clone();
+            if now {
+                active.stop.cancel();
+            } else {
+                active.drain.cancel();
+            }
+            idle.then_some((slot.serial, active))
+        };
+        if let Some((serial, active)) = idle {
+            self.spawn(sid, serial, active, Start::End);
+        }
+        Some(wait)
+    }
+
+    /// The sessions in the table.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.sessions.lock().values().map(|slot| slot.session.clone()).collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.sessions.lock().len()
+    }
+
+    /// Whether the session is in the table, and its sink still open.
+    pub(crate) fn is_running(&self, session: &SessionId) -> bool {
+        self.sessions.lock().get(&Sid::of(session)).is_some_and(|slot| !slot.sink.is_closed_any())
+    }
+
+    /// Refuses new subscriptions, lets deliveries in progress finish until the deadline, then drops them; gives every
+    /// session back. Answers how many were busy and finished, and how many were dropped.
+    pub(crate) async fn drain(self: &Arc<Self>, grace: Duration) -> Drained {
+        self.closing.store(true, Ordering::Release);
+        let sids: Vec<(Sid, bool)> =
+            self.sessions.lock().iter().map(|(sid, slot)| (sid.clone(), slot.active.is_some())).collect();
+        let waits: Vec<_> = sids.iter().filter_map(|(sid, _)| self.stop(sid, None, false)).collect();
+        let all = async {
+            for wait in waits {
+                let _ = wait.await;
+            }
+        };
+        let mut report = Drained { sessions: sids.len(), interrupted: 0, abandoned: 0 };
+        if tokio::time::timeout(grace, all).await.is_ok() {
+            return report;
+        }
+        let late: Vec<Sid> = self.sessions.lock().keys().cloned().collect();
+        report.interrupted = late.len();
+        let waits: Vec<_> = late.iter().filter_map(|sid| self.stop(sid, None, true)).collect();
+        let given_back = async {
+            for wait in waits {
+                let _ = wait.await;
+            }
+        };
+        // Released, or left to the lease: the server may be out of reach.
+        let _ = tokio::time::timeout(Duration::from_millis(800), given_back).await;
+        report.abandoned = self.count();
+        let rest: Vec<Slot> = self.sessions.lock().drain().map(|(_, slot)| slot).collect();
+        for slot in rest {
+            slot.tell_end(Ended::Stopped);
+        }
+        report
+    }
+}
+
+impl Engine {
+    pub(crate) fn bell_reconnects(&self) -> u64 {
+        self.bell.get().map_or(0, Link::reconnects)
+    }
+
+    /// What fails, as far as the connections and the heartbeat know.
+    pub(crate) fn health(&self) -> Health {
+        let pulse = self.health.state();
+        let silent = pulse.bell_silent.then(|| Error::Timeout {
+            op: "doorbell",
+            address: self.core.endpoint.address.clone(),
+            after: beat::BEAT_LOST,
+            ambiguous: false,
+        });
+        Health {
+            commands: self.core.cmd.link().down().or(pulse.failing),
+            doorbell: self.bell.get().and_then(Link::down).or(silent),
+        }
+    }
+
+    pub(crate) fn unhealthy(&self) -> Option<Error> {
+        let health = self.health();
+        health.doorbell.or(health.commands)
+    }
+}
+
+/// What a shutdown did with the sessions of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Sessions that were served when it began.
+    pub sessions: usize,
+    /// Deliveries that did not finish within the grace period: their messages come again, without a counted attempt.
+    pub interrupted: usize,
+    /// Sessions that could not be given back because the server was out of reach: the next claim, or the end of the
+    /// lease, frees them.
+    pub abandoned: usize,
+}
+
+/// A subscription in the table. Dropping the handle changes nothing.
+pub(crate) struct Subscription {
+    engine: Arc<Engine>,
+    pub(crate) sid: Sid,
+    pub(crate) serial: u64,
+    first_claim: Option<oneshot::Receiver<()>>,
+}
+
+impl Subscription {
+    /// Until the session is ours. False when the subscription ended before.
+    pub(crate) async fn claimed(&mut self) -> bool {
+        match self.first_claim.take() {
+            Some(first) => first.await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// Ends this subscription, and no newer one.
+    pub(crate) fn stop(&self, now: bool) -> Option<oneshot::Receiver<()>> {
+        self.engine.stop(&self.sid, Some(self.serial), now)
+    }
+}

@@ -1,0 +1,402 @@
+//! Serves one session for as long as it has something to do: claim, deliver in order, ack and fetch.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::Engine;
+use super::recent::Recent;
+use super::sessions::{Active, Ended};
+use crate::delivery::{AnySink, without_panic};
+use crate::keys::Sid;
+use crate::metrics::add;
+use crate::record::Record;
+use crate::script::{self, AckItem, ClaimMode, Denied, Failed, Next, PopItem, Requeued};
+use crate::{Delivery, Error, SessionId, SinkError};
+
+/// Longest pause after a refusal of the server.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Delivered messages are acked at the latest after so long, even if more of the batch is left: what a crash repeats
+/// stays small.
+const ACK_WITHIN: Duration = Duration::from_millis(20);
+/// A record that lay so long in the batch is checked against its expiry once more.
+const FRESH: Duration = Duration::from_millis(20);
+/// Longest error text kept with a message.
+const ERROR_BYTES: usize = 400;
+
+/// What wakes a session.
+pub(super) enum Start {
+    Claim(ClaimMode),
+    Fetch,
+    /// The doorbell carried the record itself.
+    Record(Bytes),
+    End,
+}
+
+/// How it goes on.
+enum Step {
+    On,
+    /// Nothing before that.
+    Wait(Duration),
+    /// Claim, after a pause.
+    Claim(ClaimMode, Duration),
+    /// Nothing is pending.
+    Idle,
+    End(Ended),
+}
+
+pub(super) struct Runner {
+    engine: Arc<Engine>,
+    sid: Sid,
+    serial: u64,
+    session: SessionId,
+    sink: Arc<dyn AnySink>,
+    active: Arc<Active>,
+    epoch: u64,
+    recent: Recent,
+    /// Fetched and not delivered yet.
+    batch: VecDeque<Record>,
+    fetched: Instant,
+    /// Delivered and not acked yet, oldest first.
+    delivered: Vec<Bytes>,
+    /// Failures of the server in a row, and the last one told.
+    failures: u32,
+    told: String,
+}
+
+impl Runner {
+    pub(super) fn new(engine: Arc<Engine>, sid: Sid, serial: u64, active: Arc<Active>) -> Option<Self> {
+        let (session, sink, epoch, recent) = engine.sessions.with(&sid, serial, |slot| {
+            (slot.session.clone(), slot.sink.clone(), slot.epoch, Recent::from_kept(slot.recent.take()))
+        })?;
+        Some(Self {
+            engine,
+            sid,
+            serial,
+            session,
+            sink,
+            active,
+            epoch,
+            recent,
+            batch: VecDeque::new(),
+            fetched: Instant::now(),
+            delivered: Vec::new(),
+            failures: 0,
+            told: String::new(),
+        })
+    }
+
+    pub(super) async fn run(mut self, start: Start) {
+        let mut step = self.begin(start).await;
+        loop {
+            step = match step {
+                Step::End(why) => return self.finish(why).await,
+                Step::Idle if self.go_idle() => return,
+                Step::Idle | Step::On => self.step().await,
+                Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
+                Step::Wait(_) => Step::On,
+                Step::Claim(_, pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
+                Step::Claim(mode, _) => self.claim(mode).await,
+            };
+        }
+    }
+
+    async fn begin(&mut self, start: Start) -> Step {
+        match start {
+            Start::Claim(mode) => self.claim(mode).await,
+            Start::Fetch => Step::On,
+            Start::End => Step::End(Ended::Stopped),
+            Start::Record(bytes) => {
+                // One that was delivered before this doorbell came has left the list: nothing to do but to look.
+                let record = Record::parse(&bytes);
+                let record = record.filter(|r| !self.recent.contains(self.engine.identities.of(r)));
+                self.batch.extend(record);
+                Step::On
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Step {
+        if self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+            return Step::End(Ended::Stopped);
+        }
+        if self.sink.is_closed_any() {
+            return Step::End(Ended::SinkClosed);
+        }
+        // It rang in the middle of a batch: somebody may have taken the session. What is left comes again if not.
+        if !self.batch.is_empty() && self.active.rang() {
+            self.batch.clear();
+        }
+        match self.batch.pop_front() {
+            Some(record) => self.deliver(record).await,
+            None => self.exchange(self.engine.core.config.batch).await,
+        }
+    }
+
+    async fn deliver(&mut self, record: Record) -> Step {
+        let core = self.engine.core.clone();
+        let identity = self.engine.identities.of(&record);
+        if self.recent.contains(identity) {
+            add(&core.counters.suppressed, 1);
+            self.delivered.push(record.raw_id);
+            return Step::On;
+        }
+        if self.fetched.elapsed() > FRESH && core.clock.is_past(record.expires_ms) {
+            self.batch.clear(); // Its time may be over: the server decides, at the next fetch.
+            return Step::On;
+        }
+        let delivery = Delivery::new(self.session.clone(), &record);
+        let attempt = delivery.attempt;
+        let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
+        let outcome = {
+            let delivering = without_panic(&*self.sink, delivery).instrument(span.clone());
+            tokio::select! {
+                biased;
+                outcome = delivering => outcome,
+                () = self.active.stop.cancelled() => return Step::End(Ended::Stopped),
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                add(&core.counters.delivered, 1);
+                tracing::trace!(parent: &span, "delivered");
+                self.recent.insert(identity, 2 * core.config.batch as usize);
+                self.delivered.push(record.raw_id);
+                let late = self.fetched.elapsed() > ACK_WITHIN;
+                if !self.batch.is_empty() && late {
+                    return self.exchange(0).await;
+                }
+                Step::On
+            }
+            Err(SinkError::Closed) => Step::End(Ended::SinkClosed),
+            Err(SinkError::Retry(why)) => {
+                tracing::debug!(parent: &span, error = %why, "delivery failed");
+                self.failed(record, attempt, false, &why).await
+            }
+            Err(SinkError::Rejected(why)) => {
+                tracing::warn!(parent: &span, error = %why, "message rejected, it becomes a dead letter");
+                self.failed(record, attempt, true, &why).await
+            }
+        }
+    }
+
+    /// Acks what was delivered and takes what comes next; with `want` 0 only acks.
+    async fn exchange(&mut self, want: u32) -> Step {
+        self.active.rang(); // The answer will show whatever it rang for.
+        let (sid, epoch) = (self.sid.clone(), self.epoch);
+        let answer = if self.delivered.is_empty() {
+            self.engine.pops.call(PopItem { sid, epoch, want }).await
+        } else {
+            let ids = self.delivered.clone();
+            self.engine.acks.call(AckItem { sid, epoch, want, ids }).await
+        };
+        match answer {
+            Ok(Ok(next)) => {
+                self.recovered();
+                self.delivered.clear();
+                self.take(next, want)
+            }
+            Ok(Err(denied)) => self.denied(denied).await,
+            Err(e) => self.refused(&e),
+        }
+    }
+
+    fn take(&mut self, next: Next, want: u32) -> Step {
+        let counters = &self.engine.core.counters;
+        add(&counters.acked, next.acked);
+        add(&counters.expired, next.expired);
+        add(&counters.dead, next.buried);
+        if next.buried > 0 {
+            tracing::warn!(session = %self.session, messages = next.buried, "out of attempts or not understood: dead letters");
+        }
+        if want == 0 {
+            return Step::On;
+        }
+        self.fetched = Instant::now();
+        self.batch.extend(next.records.iter().filter_map(Record::parse));
+        match next.wait {
+            Some(wait) => Step::Wait(wait),
+            None if self.batch.is_empty() && !next.more => Step::Idle,
+            None => Step::On,
+        }
+    }
+
+    async fn claim(&mut self, mode: ClaimMode) -> Step {
+        self.batch.clear();
+        let claims = match mode {
+            ClaimMode::Take => &self.engine.takes,
+            ClaimMode::Keep => &self.engine.keeps,
+        };
+        match claims.call(self.sid.clone()).await {
+            Ok(Ok(claimed)) => {
+                self.recovered();
+                self.epoch = claimed.epoch;
+                add(&self.engine.core.counters.claims, 1);
+                tracing::debug!(session = %self.session, epoch = claimed.epoch, pending = claimed.pending, "claimed");
+                let waiting = self.engine.sessions.with(&self.sid, self.serial, |slot| {
+                    slot.epoch = claimed.epoch;
+                    std::mem::take(&mut slot.claimed)
+                });
+                for first in waiting.into_iter().flatten() {
+                    let _ = first.send(());
+                }
+                if claimed.pending > 0 || !self.delivered.is_empty() { Step::On } else { Step::Idle }
+            }
+            Ok(Err(_)) => Step::End(Ended::Superseded),
+            Err(e) => match self.refused(&e) {
+                Step::Wait(pause) => Step::Claim(mode, pause),
+                step => step,
+            },
+        }
+    }
+
+    async fn denied(&mut self, denied: Denied) -> Step {
+        match denied {
+            Denied::Fenced => Step::End(Ended::Superseded),
+            Denied::Lost => self.claim(ClaimMode::Keep).await,
+        }
+    }
+
+    /// Counts a failed attempt. What was delivered before it is acked first: only a head can fail.
+    async fn failed(&mut self, record: Record, attempt: u32, rejected: bool, why: &str) -> Step {
+        self.batch.clear();
+        if !self.delivered.is_empty() {
+            match self.exchange(0).await {
+                Step::On => {}
+                // Not acked: the message keeps its attempts, and comes again after those before it.
+                other => return other,
+            }
+        }
+        let engine = self.engine.clone();
+        let core = &engine.core;
+        let delay = core.config.retry_delay(attempt);
+        let error = truncate(why, ERROR_BYTES);
+        let mut pause = Duration::ZERO;
+        loop {
+            if !pause.is_zero() && self.interrupted(pause).await {
+                return Step::End(Ended::Stopped);
+            }
+            let (sid, epoch) = (&self.sid, self.epoch);
+            let failed = Failed { sid, epoch, id: &record.raw_id, attempt, rejected, delay, error };
+            match script::requeue(&core.cmd, &core.keys, &core.config, &core.node, failed).await {
+                Ok(Ok(outcome)) => {
+                    self.recovered();
+                    match outcome {
+                        Requeued::Again => add(&core.counters.requeued, 1),
+                        Requeued::Dead => {
+                            tracing::warn!(session = %self.session, id = %record.id, attempt, "message became a dead letter");
+                            add(&core.counters.dead, 1);
+                        }
+                        Requeued::Expired => add(&core.counters.expired, 1),
+                        Requeued::Unknown => {}
+                    }
+                    return Step::On;
+                }
+                Ok(Err(denied)) => return self.denied(denied).await,
+                Err(e) => match self.refused(&e) {
+                    Step::Wait(longer) => pause = longer,
+                    other => return other,
+                },
+            }
+        }
+    }
+
+    /// The server refuses or is away: back off and go on. Told once for each reason, not for each try.
+    fn refused(&mut self, e: &Error) -> Step {
+        if matches!(e, Error::Closed { .. }) {
+            return Step::End(Ended::Stopped);
+        }
+        let told = e.to_string();
+        if told != self.told {
+            tracing::warn!(session = %self.session, error = %e, "the server does not serve this session, trying on");
+            self.told = told;
+        }
+        let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(LONGEST_PAUSE);
+        self.failures += 1;
+        Step::Wait(pause.mul_f64(0.5 + fastrand::f64() / 2.0))
+    }
+
+    fn recovered(&mut self) {
+        if self.failures > 0 {
+            tracing::info!(session = %self.session, failures = self.failures, "served again");
+            self.failures = 0;
+            self.told.clear();
+        }
+    }
+
+    /// Sleeps; true when it is time to stop instead.
+    async fn interrupted(&self, pause: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            () = self.active.stop.cancelled() => true,
+            () = self.active.drain.cancelled() => true,
+        }
+    }
+
+    /// Leaves the session without a task, unless it rang meanwhile.
+    fn go_idle(&mut self) -> bool {
+        let kept = std::mem::take(&mut self.recent).into_kept();
+        let back = self.engine.sessions.with(&self.sid, self.serial, |slot| {
+            if self.active.rang() || self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+                return Some(kept);
+            }
+            slot.recent = kept;
+            slot.active = None;
+            None
+        });
+        match back {
+            Some(Some(kept)) => {
+                self.recent = Recent::from_kept(kept);
+                false
+            }
+            // Idle now, or not in the table any more: a newer subscription took over.
+            Some(None) | None => true,
+        }
+    }
+
+    /// Acks what was delivered, gives the session back, and takes the subscription out of the table. Whatever does
+    /// not get through within a call's time is left to the lease and to the next claim.
+    async fn finish(mut self, why: Ended) {
+        tracing::debug!(session = %self.session, ?why, "subscription ends");
+        if why == Ended::Superseded {
+            add(&self.engine.core.counters.superseded, 1);
+            tracing::info!(session = %self.session, "another owner claimed the session");
+        } else if self.epoch > 0 {
+            let limit = self.engine.core.config.call_timeout;
+            let _ = tokio::time::timeout(limit, self.give_back()).await;
+        }
+        self.engine.sessions.end(&self.sid, self.serial, why);
+    }
+
+    async fn give_back(&mut self) {
+        while !self.delivered.is_empty() {
+            match self.exchange(0).await {
+                Step::Wait(pause) => tokio::time::sleep(pause).await,
+                Step::On => {}
+                _ => return,
+            }
+        }
+        loop {
+            match self.engine.releases.call((self.sid.clone(), self.epoch)).await {
+                Ok(_) | Err(Error::Closed { .. }) => return,
+                Err(e) => {
+                    if let Step::Wait(pause) = self.refused(&e) {
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn truncate(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,107 @@
+//! The sessions that this process serves. An idle one is an entry here and nothing else: no task, no timer, no
+//! channel, no key.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::SessionId;
+use crate::delivery::AnySink;
+use crate::keys::Sid;
+
+/// Why a subscription ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// Another process, or a newer subscription of this one, claimed the session.
+    Superseded,
+    /// The sink said that its client is gone.
+    SinkClosed,
+    /// It was stopped: by its token, by the registry, or by shutting down.
+    Stopped,
+}
+
+/// A running task's ears. Only a session with something to do has one.
+pub(super) struct Active {
+    /// Stop now: drop a delivery in progress.
+    pub(super) stop: CancellationToken,
+    /// Stop after the delivery in progress.
+    pub(super) drain: CancellationToken,
+    /// A doorbell rang meanwhile.
+    pub(super) again: AtomicBool,
+}
+
+pub(super) struct Slot {
+    /// Tells this subscription from an earlier one of the same session.
+    pub(super) serial: u64,
+    pub(super) session: SessionId,
+    pub(super) sink: Arc<dyn AnySink>,
+    /// Of our claim; 0 as long as there is none.
+    pub(super) epoch: u64,
+    pub(super) active: Option<Arc<Active>>,
+    pub(super) recent: Option<Box<[u128]>>,
+    pub(super) ended: Option<oneshot::Sender<Ended>>,
+    /// Those who wait for the first claim.
+    pub(super) claimed: Vec<oneshot::Sender<()>>,
+    /// Those who wait for the end.
+    pub(super) gone: Vec<oneshot::Sender<()>>,
+}
+
+/// The table, behind one lock that is held for a look-up at a time and never across an await.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<HashMap<Sid, Slot>>);
+
+impl Sessions {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<Sid, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of one subscription, unless a newer one took its place.
+    pub(super) fn with<T>(&self, sid: &Sid, serial: u64, f: impl FnOnce(&mut Slot) -> T) -> Option<T> {
+        self.lock().get_mut(sid).filter(|slot| slot.serial == serial).map(f)
+    }
+
+    /// Takes a subscription out and tells everybody who waits.
+    pub(super) fn end(&self, sid: &Sid, serial: u64, why: Ended) {
+        let slot = {
+            let mut sessions = self.lock();
+            match sessions.get(sid) {
+                Some(slot) if slot.serial == serial => sessions.remove(sid),
+                _ => None,
+            }
+        };
+        if let Some(slot) = slot {
+            slot.tell_end(why);
+        }
+    }
+
+    /// A session whose claim can be checked against the stored owners.
+    pub(super) fn sample(&self) -> Option<(Sid, u64)> {
+        self.lock().iter().find(|(_, slot)| slot.epoch > 0).map(|(sid, slot)| (sid.clone(), slot.epoch))
+    }
+}
+
+impl Slot {
+    pub(super) fn tell_end(mut self, why: Ended) {
+        if let Some(ended) = self.ended.take() {
+            let _ = ended.send(why);
+        }
+        for gone in self.gone {
+            let _ = gone.send(());
+        }
+    }
+}
+
+impl Active {
+    pub(super) fn ring(&self) {
+        self.again.store(true, Ordering::Release);
+    }
+
+    /// Whether it rang since the last look.
+    pub(super) fn rang(&self) -> bool {
+        self.again.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,204 @@
+//! Why an operation did not happen.
+
+use std::time::Duration;
+
+use crate::{MessageId, SessionId};
+
+/// The result of every fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation did not happen.
+///
+/// Cloneable, because one failed round trip may answer many callers. No type of the Redis client appears here.
+/// Secrets never do: addresses are shown without user and password, and message bodies not at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value given by the caller is not usable. Nothing was sent.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// What was wrong, as in `session id`.
+        what: &'static str,
+        /// Why, and what would be right.
+        why: String,
+    },
+    /// A value is larger than its limit. Nothing was sent.
+    #[error("{what} has {actual} bytes, the limit is {limit}; raise the limit in the builder, or send less")]
+    TooLarge {
+        /// What was too large, as in `body`.
+        what: &'static str,
+        /// Its size in bytes.
+        actual: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The session has as many pending messages as it may have. Nothing was queued.
+    #[error(
+        "the queue of session {session} is full with {pending} pending messages (limit {limit}); \
+         deliver or purge some, raise `max_pending`, or push with `OnFull::DropOldest`"
+    )]
+    QueueFull {
+        /// The session.
+        session: SessionId,
+        /// How many messages are pending.
+        pending: u64,
+        /// The limit that was in force.
+        limit: u64,
+    },
+    /// No server could be reached, or the connection was lost on the way.
+    #[error("{op}: no connection to {address}: {why}{}", unknown_outcome(*ambiguous))]
+    Unreachable {
+        /// The operation: the name of a script, or `connect`.
+        op: &'static str,
+        /// The server's address, without credentials.
+        address: String,
+        /// What the system said.
+        why: String,
+        /// True when the server may have done it.
+        ambiguous: bool,
+    },
+    /// No answer within the deadline.
+    #[error("{op}: no answer from {address} within {after:?}{}", unknown_outcome(*ambiguous))]
+    Timeout {
+        /// The operation: the name of a script, or `connect`.
+        op: &'static str,
+        /// The server's address, without credentials.
+        address: String,
+        /// How long was waited.
+        after: Duration,
+        /// True when the server may have done it.
+        ambiguous: bool,
+    },
+    /// The server refused. Nothing was changed by this operation.
+    #[error("{op}: the server refused: {code} {message}{}", advice(code))]
+    Refused {
+        /// The operation: the name of a script, or `connect`.
+        op: &'static str,
+        /// The first word of the server's error, as in `OOM` or `READONLY`.
+        code: String,
+        /// The rest of it.
+        message: String,
+    },
+    /// A script answered in a shape that this version does not know.
+    #[error("{op}: unexpected reply: {got}; are two versions of the scripts in use under one prefix?")]
+    Reply {
+        /// The script.
+        op: &'static str,
+        /// What came, shortened; never a message body.
+        got: String,
+    },
+    /// Another process claimed the session; this one has stopped serving it.
+    #[error("session {session} was claimed by another process")]
+    Superseded {
+        /// The session.
+        session: SessionId,
+    },
+    /// The body of a message is not a notification.
+    #[error("message {id} is not a notification: {why}")]
+    NotANotification {
+        /// The message.
+        id: MessageId,
+        /// What the parser said.
+        why: String,
+    },
+    /// The courier was shut down.
+    #[error("{op}: the courier was shut down")]
+    Closed {
+        /// The operation.
+        op: &'static str,
+    },
+}
+
+fn unknown_outcome(ambiguous: bool) -> &'static str {
+    if ambiguous {
+        " (outcome unknown: it may have been done; repeating it with the same id is safe)"
+    } else {
+        ""
+    }
+}
+
+fn advice(code: &str) -> &'static str {
+    match code {
+        "OOM" => " (the server is full: raise maxmemory or let queues drain)",
+        "MISCONF" => " (the server cannot save its snapshot: look at its disk)",
+        "NOREPLICAS" => " (too few replicas are connected, see min-replicas-to-write)",
+        "READONLY" => " (this server is a replica: connect to the primary)",
+        "NOPERM" => " (the ACL user lacks this right, see docs/protocol.md)",
+        "WRONGPASS" | "NOAUTH" => " (check user name and password)",
+        "WRONGTYPE" => " (a key under our prefix belongs to something else: choose another prefix)",
+        _ => "",
+    }
+}
+
+impl Error {
+    /// Repeating the operation later may succeed, with nothing changed by the caller.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::QueueFull { .. } => true,
+            Self::Refused { code, .. } => {
+                is_transient(code) || matches!(code.as_str(), "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY")
+            }
+            _ => false,
+        }
+    }
+
+    /// The server may or may not have done it. A push is safe to repeat with the same id.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Unreachable { ambiguous: true, .. } | Self::Timeout { ambiguous: true, .. })
+    }
+
+    /// Another process owns the session now.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Superseded { .. })
+    }
+
+    /// Worth another try at once by ourselves: the connection went, or the server says that this will pass.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Timeout { .. } => true,
+            Self::Refused { code, .. } => is_transient(code),
+            _ => false,
+        }
+    }
+
+    /// The same error with its outcome marked as unknown: an earlier try may have done it.
+    pub(crate) fn or_done_before(mut self, earlier: bool) -> Self {
+        if let Self::Unreachable { ambiguous, .. } | Self::Timeout { ambiguous, .. } = &mut self {
+            *ambiguous |= earlier;
+        }
+        self
+    }
+
+    pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { what, why: why.into() }
+    }
+}
+
+fn is_transient(code: &str) -> bool {
+    matches!(code, "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_says_what_to_do_or_what_is_wrong() {
+        let session = SessionId::new("s").expect("valid");
+        let full = Error::QueueFull { session, pending: 10, limit: 10 };
+        assert!(full.to_string().contains("raise `max_pending`"));
+        let lost = Error::Timeout {
+            op: "push",
+            address: "h:1".into(),
+            after: Duration::from_secs(1),
+            ambiguous: true,
+        };
+        assert!(lost.to_string().contains("outcome unknown"));
+        assert!(lost.is_ambiguous() && lost.is_retryable());
+        let oom = Error::Refused { op: "push", code: "OOM".into(), message: "command not allowed".into() };
+        assert!(oom.to_string().contains("raise maxmemory"));
+        assert!(oom.is_retryable() && !oom.is_ambiguous());
+        let wrong = Error::Refused { op: "push", code: "WRONGTYPE".into(), message: String::new() };
+        assert!(!wrong.is_retryable());
+    }
+}

@@ -1,0 +1,130 @@
+//! The only place that spells a Redis key.
+//!
+//! Everything of a partition carries the hash tag `{p}`. Ids come from outside and are percent-encoded here, so
+//! that no id can leave its key, and no two ids meet in one.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+use crate::{Error, MessageId, Result, SessionId};
+
+/// Everything but unreserved characters (RFC 3986) is encoded: braces, colons, spaces, globs, `%` itself.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A session id as it stands in keys and scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sid(std::sync::Arc<str>);
+
+impl Sid {
+    pub(crate) fn of(session: &SessionId) -> Self {
+        Self(encode(session.as_str()).into())
+    }
+
+    /// As a script or a doorbell names it.
+    pub(crate) fn encoded(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for Sid {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+fn encode(text: &str) -> String {
+    percent_encode(text.as_bytes(), ENCODED).to_string()
+}
+
+/// Turns an encoded id back into what it was.
+pub(crate) fn decode(encoded: &str) -> String {
+    percent_encoding::percent_decode_str(encoded).decode_utf8_lossy().into_owned()
+}
+
+/// The keys of one partition under one prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    base: String,
+    /// `s`: session -> owner token.
+    pub(crate) owners: String,
+    /// `w`: sessions with pending messages.
+    pub(crate) waiting: String,
+    /// `n`: node -> deadline of its lease.
+    pub(crate) nodes: String,
+    /// Prefix of the nodes' inbox channels.
+    pub(crate) inboxes: String,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str, partition: u16) -> Self {
+        let base = format!("{prefix}:{{{partition}}}:");
+        Self {
+            owners: format!("{base}s"),
+            waiting: format!("{base}w"),
+            nodes: format!("{base}n"),
+            inboxes: format!("{base}c:"),
+            base,
+        }
+    }
+
+    pub(crate) fn queue(&self, sid: &Sid) -> String {
+        format!("{}q:{}", self.base, sid.0)
+    }
+
+    pub(crate) fn dead(&self, sid: &Sid) -> String {
+        format!("{}dead:{}", self.base, sid.0)
+    }
+
+    pub(crate) fn dedupe(&self, sid: &Sid, id: &MessageId) -> String {
+        format!("{}d:{}:{}", self.base, sid.0, encode(id.as_str()))
+    }
+
+    pub(crate) fn inbox(&self, node: &str) -> String {
+        format!("{}{node}", self.inboxes)
+    }
+}
+
+/// A prefix must not disturb the hash tag nor look like a pattern.
+pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_' | '.' | '/');
+    if prefix.is_empty() || prefix.len() > 128 || !prefix.chars().all(fine) {
+        return Err(Error::invalid("prefix", "use 1 to 128 of the characters A-Z a-z 0-9 : - _ . /"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_id_leaves_its_key_and_no_two_ids_meet() {
+        let keys = Keys::new("courier", 0);
+        let hostile = [
+            "{}", "}x", "{", "a}b", "{{x}}", "a:b", "a", "b", "a:lease", " ", "a b", "\n", "\0", "*?[]",
+            "%41", "A", "e\u{301}", "\u{e9}", "🦀", "..", "q:a",
+        ];
+        let mut seen = std::collections::HashSet::new();
+        for id in hostile {
+            let sid = Sid::of(&SessionId::new(id).expect("valid"));
+            let key = keys.queue(&sid);
+            assert!(key.starts_with("courier:{0}:q:"), "{key}");
+            let rest = &key["courier:{0}:q:".len()..];
+            assert!(rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b)), "{rest}");
+            assert_eq!(decode(rest), id);
+            assert!(seen.insert(key), "{id:?} meets another id");
+        }
+    }
+
+    #[test]
+    fn a_message_id_cannot_move_into_another_session() {
+        let keys = Keys::new("courier", 0);
+        let of = |s: &str, m: &str| {
+            keys.dedupe(&Sid::of(&SessionId::new(s).expect("valid")), &MessageId::new(m).expect("valid"))
+        };
+        assert_ne!(of("a", "b:c"), of("a:b", "c"));
+    }
+}

@@ -1,0 +1,62 @@
+//! The Lua scripts: one static and one typed function each.
+//!
+//! The functions are thin on purpose: they spell out KEYS and ARGV in the order of the script's header and read its
+//! reply. `contract.rs` holds header, script and binding against each other.
+
+mod ack;
+mod claim;
+#[cfg(test)]
+mod contract;
+mod dead;
+mod heartbeat;
+mod pop;
+mod push;
+mod release;
+mod reply;
+mod requeue;
+mod source;
+mod stats;
+mod sweep;
+
+pub(crate) use ack::{AckItem, ack};
+pub(crate) use claim::{ClaimMode, Claimed, claim};
+pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
+pub(crate) use heartbeat::heartbeat;
+pub(crate) use pop::{Next, PopItem, pop};
+pub(crate) use push::{PushArgs, PushReply, push};
+pub(crate) use release::release;
+pub(crate) use requeue::{Failed, Requeued, requeue};
+pub(crate) use source::{Invocation, Script};
+pub(crate) use stats::{RawStats, overview, stats};
+pub(crate) use sweep::{reap, sweep, tidy};
+
+/// How a session is held, as the scripts that check the token answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// Another node owns the session.
+    Fenced,
+    /// Nobody owns it: state was lost, or swept while we were away.
+    Lost,
+}
+
+/// Every script, for the contract test.
+#[cfg(test)]
+pub(crate) fn all() -> [&'static Script; 15] {
+    [
+        &push::PUSH,
+        &pop::POP,
+        &ack::ACK,
+        &requeue::REQUEUE,
+        &claim::CLAIM,
+        &release::RELEASE,
+        &heartbeat::HEARTBEAT,
+        &sweep::SWEEP,
+        &sweep::TIDY,
+        &sweep::REAP,
+        &stats::STATS,
+        &stats::OVERVIEW,
+        &dead::DEAD_LIST,
+        &dead::DEAD_REQUEUE,
+        &dead::DEAD_PURGE,
+    ]
+}
