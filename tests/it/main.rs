@@ -1,0 +1,5 @@
+//! The integration suite. `basics` teaches the crate; the other modules are one topic each.
+
+mod support;
+
+mod basics;

@@ -1,0 +1,7 @@
+//! What tests share.
+#![allow(dead_code)]
+pub mod fixture;
+pub mod leaks;
+pub mod names;
+pub mod server;
+pub mod wait;
