@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     beat_heard: AtomicU64,
     health: beat::Pulse,
     closing: AtomicBool,
+    /// A session was found without its owner: others may have lost theirs as well.
+    owners_lost: AtomicBool,
     /// Ends the background roles, at the latest with the courier.
     serving: CancellationToken,
     acks: Batcher<AckItem, Answer<Next>>,
@@ -108,6 +110,7 @@ impl Engine {
             beat_heard: AtomicU64::new(0),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
+            owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),
             acks,
             pops,

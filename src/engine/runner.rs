@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -264,7 +265,10 @@ impl Runner {
     async fn denied(&mut self, denied: Denied) -> Step {
         match denied {
             Denied::Fenced => Step::End(Ended::Superseded),
-            Denied::Lost => self.claim(ClaimMode::Keep).await,
+            Denied::Lost => {
+                self.engine.owners_lost.store(true, Ordering::Relaxed);
+                self.claim(ClaimMode::Keep).await
+            }
         }
     }
 

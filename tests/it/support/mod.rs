@@ -3,5 +3,6 @@
 pub mod fixture;
 pub mod leaks;
 pub mod names;
+pub mod private;
 pub mod server;
 pub mod wait;
