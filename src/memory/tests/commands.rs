@@ -457,7 +457,17 @@ async fn kill_cuts_the_connections_of_its_type_only() {
 #[tokio::test]
 async fn a_subscriber_in_resp2_may_only_subscribe_and_ping() {
     let Some(mut pair) = Pair::start(2).await else { return };
-    for case in ["SUBSCRIBE a", "SUBSCRIBE a", "SUBSCRIBE b", "GET k", "PING", "PING x", "UNSUBSCRIBE a", "UNSUBSCRIBE b", "GET k"] {
+    for case in [
+        "SUBSCRIBE a",
+        "SUBSCRIBE a",
+        "SUBSCRIBE b",
+        "GET k",
+        "PING",
+        "PING x",
+        "UNSUBSCRIBE a",
+        "UNSUBSCRIBE b",
+        "GET k",
+    ] {
         pair.same(&case.split(' ').collect::<Vec<_>>()).await;
     }
 }

@@ -4,5 +4,6 @@ pub mod fixture;
 pub mod leaks;
 pub mod names;
 pub mod private;
+pub mod proxy;
 pub mod server;
 pub mod wait;
