@@ -5,4 +5,5 @@ mod support;
 mod basics;
 mod cancel;
 mod faults;
+mod protocol;
 mod restart;
