@@ -4,5 +4,8 @@ mod support;
 
 mod basics;
 mod cancel;
+mod connections;
 mod faults;
+mod observability;
 mod restart;
+mod shutdown;
