@@ -1,5 +1,7 @@
 -- sweep: the safety net. Ring again for sessions whose doorbell stayed unanswered, and find what is stale.
 --
+-- The doorbell of a sweep is `?<sid>`: it says that an earlier one was not heard.
+--
 -- Cost does not depend on the number of idle sessions: the due part of `w` is a range, the walk through `s` is
 -- rationed. Any number of nodes may sweep: the first one moves the due sessions on, the next finds none due.
 --
@@ -45,7 +47,7 @@ local rung, unheard = 0, {}
 for _, sid in ipairs(due) do
   redis.call('ZADD', w, now + look_again_ms, sid)
   local owner = redis.call('HGET', s, sid)
-  local heard = owner and redis.pcall(publish, inboxes .. string.match(owner, '^[^:]*'), sid)
+  local heard = owner and redis.pcall(publish, inboxes .. string.match(owner, '^[^:]*'), '?' .. sid)
   if type(heard) == 'number' and heard > 0 then rung = rung + 1 else unheard[#unheard + 1] = sid end
 end
 return { rung, page[1], unheard, dead_owners }

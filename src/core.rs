@@ -17,7 +17,7 @@ pub(crate) struct Core {
     pub(crate) cmd: Commands,
     /// A new one each time a process connects: two incarnations never share a token.
     pub(crate) node: String,
-    pub(crate) counters: Counters,
+    pub(crate) counters: std::sync::Arc<Counters>,
     pub(crate) clock: Clock,
     /// Ends every background task.
     pub(crate) stop: CancellationToken,

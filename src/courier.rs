@@ -62,7 +62,8 @@ impl Courier {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
         let link = Link::open("cmd", endpoint.clone(), config.connect_timeout, None, stop.clone()).await?;
-        let cmd = Commands::new(link, config.call_timeout);
+        let counters = Arc::new(Counters::default());
+        let cmd = Commands::new(link, config.call_timeout, counters.clone());
         check_version(&cmd).await?;
         let core = Arc::new(Core {
             keys: Keys::new(&config.prefix, 0),
@@ -70,7 +71,7 @@ impl Courier {
             endpoint,
             cmd,
             node: uuid::Uuid::new_v4().simple().to_string(),
-            counters: Counters::default(),
+            counters,
             clock: Clock::new(),
             stop,
         });
@@ -138,6 +139,7 @@ impl Courier {
         let on_full = push.on_full.unwrap_or(config.on_full);
         let reply = self
             .repeat(
+                "push",
                 || {
                     script::push(
                         &core.cmd,
@@ -181,7 +183,12 @@ impl Courier {
 
     /// Repeats an operation after passing failures until the deadline. One that may have been done is repeated only
     /// when doing it twice does no harm.
-    pub(crate) async fn repeat<T, F>(&self, mut operation: impl FnMut() -> F, idempotent: bool) -> Result<T>
+    pub(crate) async fn repeat<T, F>(
+        &self,
+        op: &'static str,
+        mut operation: impl FnMut() -> F,
+        idempotent: bool,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
@@ -195,11 +202,10 @@ impl Courier {
                 Err(_) => {
                     let address = self.core.endpoint.address.clone();
                     let after = self.core.config.deadline;
-                    return Err(Error::Timeout { op: "push", address, after, ambiguous: true });
+                    return Err(Error::Timeout { op, address, after, ambiguous: true });
                 }
             };
             maybe_done |= e.is_ambiguous();
-            add(&self.core.counters.timeouts, u64::from(matches!(e, Error::Timeout { .. })));
             let again =
                 e.is_passing() && (idempotent || !e.is_ambiguous()) && Instant::now() + pause < deadline;
             if !again {

@@ -102,7 +102,7 @@ impl DeadLetters {
         let offset = offset.min(u64::from(u32::MAX));
         let (total, entries) = self
             .courier
-            .repeat(|| script::dead_list(&core.cmd, &core.keys, &self.sid, offset, limit), true)
+            .repeat("dead_list", || script::dead_list(&core.cmd, &core.keys, &self.sid, offset, limit), true)
             .await?;
         Ok((total, entries.iter().map(DeadLetter::read).collect()))
     }
@@ -122,7 +122,11 @@ impl DeadLetters {
         loop {
             let moved = self
                 .courier
-                .repeat(|| script::dead_requeue(&core.cmd, &core.keys, &core.config, &self.sid, id), true)
+                .repeat(
+                    "dead_requeue",
+                    || script::dead_requeue(&core.cmd, &core.keys, &core.config, &self.sid, id),
+                    true,
+                )
                 .await?;
             total += moved.count;
             add(&core.counters.revived, moved.count);
@@ -147,8 +151,10 @@ impl DeadLetters {
     /// A dropped call may have removed them.
     pub async fn purge(&self, id: Option<&MessageId>) -> Result<u64> {
         let core = &self.courier.core;
-        let purged =
-            self.courier.repeat(|| script::dead_purge(&core.cmd, &core.keys, &self.sid, id), true).await?;
+        let purged = self
+            .courier
+            .repeat("dead_purge", || script::dead_purge(&core.cmd, &core.keys, &self.sid, id), true)
+            .await?;
         add(&core.counters.purged, purged);
         Ok(purged)
     }

@@ -34,10 +34,15 @@ impl SubscriberRegistry {
     pub async fn ensure_running(&self, session: &SessionId, sink: impl NotificationSink) -> Result<bool> {
         let engine = &self.courier.engine;
         if engine.is_running(session) {
-            return match engine.unhealthy() {
-                Some(e) => Err(e),
-                None => Ok(false),
-            };
+            if let Some(e) = engine.unhealthy() {
+                return Err(e);
+            }
+            if matches!(
+                tokio::time::timeout(self.courier.core.config.deadline, engine.claimed(session)).await,
+                Ok(true)
+            ) {
+                return Ok(false);
+            }
         }
         let mut subscription = engine.subscribe(session, Arc::new(sink), None).await?;
         match tokio::time::timeout(self.courier.core.config.deadline, subscription.claimed()).await {

@@ -89,7 +89,7 @@ impl Courier {
     pub async fn stats(&self, session: &SessionId) -> Result<SessionStats> {
         let core = &self.core;
         let sids = [Sid::of(session)];
-        let raw = self.repeat(|| script::stats(&core.cmd, &core.keys, &sids), true).await?;
+        let raw = self.repeat("stats", || script::stats(&core.cmd, &core.keys, &sids), true).await?;
         raw.into_iter()
             .next()
             .map(|raw| session_stats(&sids[0], raw))
@@ -106,17 +106,22 @@ impl Courier {
     /// Reads only.
     pub async fn overview(&self, most: u64) -> Result<Overview> {
         let core = &self.core;
-        let first = self.repeat(|| script::overview(&core.cmd, &core.keys, 0, most.min(500)), true).await?;
+        let first = self
+            .repeat("overview", || script::overview(&core.cmd, &core.keys, 0, most.min(500)), true)
+            .await?;
         let (mut page, mut seen, mut sessions) = (first.page, 0, Vec::new());
         while !page.is_empty() {
-            let raw = self.repeat(|| script::stats(&core.cmd, &core.keys, &page), true).await?;
+            let raw = self.repeat("stats", || script::stats(&core.cmd, &core.keys, &page), true).await?;
             sessions.extend(page.iter().zip(raw).map(|(sid, raw)| session_stats(sid, raw)));
             seen += page.len() as u64;
             let limit = most.saturating_sub(seen).min(500);
             if limit == 0 {
                 break;
             }
-            page = self.repeat(|| script::overview(&core.cmd, &core.keys, seen, limit), true).await?.page;
+            page = self
+                .repeat("overview", || script::overview(&core.cmd, &core.keys, seen, limit), true)
+                .await?
+                .page;
         }
         sessions.sort_by(|a, b| b.pending.cmp(&a.pending).then_with(|| a.session.cmp(&b.session)));
         let nodes = first.nodes.into_iter();

@@ -16,6 +16,7 @@ local function settle_head(q, dead, now, o)
       redis.call('LPOP', q)
       expired = expired + 1
     elseif not f or f.attempts >= o.max_attempts then
+      redis.call('LLEN', dead)   -- a foreign key here must stop us before the record leaves the queue
       redis.call('LPOP', q)
       bury(dead, r, f and 'attempts' or 'format', now, o.dead_cap, o.dead_ttl_ms)
       buried = buried + 1

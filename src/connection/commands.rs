@@ -1,5 +1,6 @@
 //! The command connection: runs scripts, nothing else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -7,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Link;
 use super::failure::{connection_over, from_redis, script_missing};
+use crate::metrics::{Counters, add};
 use crate::script::Invocation;
 use crate::{Error, Result};
 
@@ -15,11 +17,12 @@ use crate::{Error, Result};
 pub(crate) struct Commands {
     link: Link,
     call_timeout: Duration,
+    counters: Arc<Counters>,
 }
 
 impl Commands {
-    pub(crate) fn new(link: Link, call_timeout: Duration) -> Self {
-        Self { link, call_timeout }
+    pub(crate) fn new(link: Link, call_timeout: Duration, counters: Arc<Counters>) -> Self {
+        Self { link, call_timeout, counters }
     }
 
     pub(crate) fn link(&self) -> &Link {
@@ -80,6 +83,7 @@ impl Commands {
             }
             Err(_) => {
                 tracing::warn!(script = op, after = ?self.call_timeout, "no answer");
+                add(&self.counters.timeouts, 1);
                 self.link.broken(generation);
                 let address = self.link.address().to_owned();
                 Err(Sent::Failed(Error::Timeout { op, address, after: self.call_timeout, ambiguous: true }))

@@ -16,6 +16,8 @@ use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A connection that lived so long was a good one.
+const STABLE: Duration = Duration::from_secs(2);
 
 /// Hears what comes in by itself on this connection. Runs inside the connection's driver: it must not block.
 pub(crate) type OnMessage = Arc<dyn Fn(&[u8]) + Send + Sync>;
@@ -175,6 +177,8 @@ impl Inner {
     }
 
     async fn supervise(self: Arc<Self>, mut generation: u64, stop: CancellationToken) {
+        let mut pause = FIRST_PAUSE;
+        let mut up_since = Instant::now();
         loop {
             while self.broken.load(Ordering::Relaxed) < generation {
                 tokio::select! {
@@ -193,19 +197,21 @@ impl Inner {
             };
             tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
             self.state.send_replace(LinkState::Down(lost));
+            // A connection that did not last is not opened again at once: a refusing server is not stormed.
+            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
             tokio::select! {
-                up = self.reconnect() => generation = up,
+                up = self.reconnect(pause) => generation = up,
                 () = stop.cancelled() => {
                     self.state.send_replace(LinkState::Closed);
                     return;
                 }
             }
+            up_since = Instant::now();
         }
     }
 
     /// Tries until it succeeds. Each change of the reason is logged once, not each try.
-    async fn reconnect(self: &Arc<Self>) -> u64 {
-        let mut pause = FIRST_PAUSE;
+    async fn reconnect(self: &Arc<Self>, mut pause: Duration) -> u64 {
         let mut told = String::new();
         loop {
             // Jitter, so that many processes do not come back in one moment.

@@ -20,7 +20,7 @@ pub(crate) struct Endpoint {
 
 #[derive(Clone)]
 enum Kind {
-    Server(redis::Client),
+    Server(Box<redis::Client>),
     #[cfg(feature = "memory")]
     Memory(crate::memory::Memory),
 }
@@ -84,7 +84,7 @@ impl Endpoint {
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
         let client = open(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
-        Ok(Self { address, kind: Kind::Server(client) })
+        Ok(Self { address, kind: Kind::Server(Box::new(client)) })
     }
 
     #[cfg(feature = "memory")]

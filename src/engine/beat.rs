@@ -91,7 +91,8 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                 engine.health.set(|p| p.failing = None);
                 core.clock.set(answer.now_ms);
                 on_its_way.get_or_insert(Sent { beat, at, generation });
-                if answer.owner == "lost" || !answer.known {
+                let seen = engine.owners_lost.swap(false, Ordering::Relaxed);
+                if seen || answer.owner == "lost" || !answer.known {
                     engine.reclaim_all();
                 } else if let ("fenced", Some((sid, _))) = (answer.owner.as_str(), sample) {
                     engine.wake(&sid, Start::Fetch);

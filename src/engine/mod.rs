@@ -54,6 +54,10 @@ pub(crate) struct Engine {
     beat_heard: AtomicU64,
     health: beat::Pulse,
     closing: AtomicBool,
+    /// A session was found without its owner: others may have lost theirs as well.
+    owners_lost: AtomicBool,
+    /// Ends the background roles, at the latest with the courier.
+    serving: CancellationToken,
     acks: Batcher<AckItem, Answer<Next>>,
     pops: Batcher<PopItem, Answer<Next>>,
     takes: Batcher<Sid, Answer<Claimed>>,
@@ -106,6 +110,8 @@ impl Engine {
             beat_heard: AtomicU64::new(0),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
+            owners_lost: AtomicBool::new(false),
+            serving: core.stop.child_token(),
             acks,
             pops,
             takes: claims(ClaimMode::Take),
@@ -131,7 +137,7 @@ impl Engine {
                     self.core.endpoint.clone(),
                     self.core.config.connect_timeout,
                     Some((inbox, hear)),
-                    self.core.stop.clone(),
+                    self.serving.clone(),
                 )
                 .await?;
                 // The lease is there before the first claim, or a claim would look like that of a dead node.
@@ -144,9 +150,9 @@ impl Engine {
                     None,
                 );
                 self.core.clock.set(first.await?.now_ms);
-                tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), self.core.stop.clone()));
-                tokio::spawn(sweeper::run(Arc::downgrade(self), self.core.stop.clone()));
-                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), self.core.stop.clone()));
+                tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), self.serving.clone()));
+                tokio::spawn(sweeper::run(Arc::downgrade(self), self.serving.clone()));
+                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), self.serving.clone()));
                 Ok(bell)
             })
             .await?;
@@ -205,12 +211,18 @@ impl Engine {
         }
     }
 
-    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, or `<sid> <record>`.
+    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, or `?<sid>` from a sweep.
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
             if let Some(beat) = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok()) {
                 self.beat_heard.fetch_max(beat, Ordering::Relaxed);
                 add(&self.core.counters.heartbeats, 1);
+            }
+            return;
+        }
+        if let Some(sid) = payload.strip_prefix(b"?") {
+            if let Ok(sid) = std::str::from_utf8(sid) {
+                self.wake(&Sid::encoded(sid), Start::Look);
             }
             return;
         }
@@ -307,37 +319,52 @@ impl Engine {
     }
 
     /// Refuses new subscriptions, lets deliveries in progress finish until the deadline, then drops them; gives every
-    /// session back. Answers how many were busy and finished, and how many were dropped.
+    /// session back; ends the background roles.
     pub(crate) async fn drain(self: &Arc<Self>, grace: Duration) -> Drained {
         self.closing.store(true, Ordering::Release);
-        let sids: Vec<(Sid, bool)> =
-            self.sessions.lock().iter().map(|(sid, slot)| (sid.clone(), slot.active.is_some())).collect();
-        let waits: Vec<_> = sids.iter().filter_map(|(sid, _)| self.stop(sid, None, false)).collect();
-        let all = async {
-            for wait in waits {
-                let _ = wait.await;
-            }
-        };
-        let mut report = Drained { sessions: sids.len(), interrupted: 0, abandoned: 0 };
-        if tokio::time::timeout(grace, all).await.is_ok() {
-            return report;
+        let mut report = Drained { sessions: self.count(), interrupted: 0, abandoned: 0 };
+        if tokio::time::timeout(grace, self.stop_all(false)).await.is_err() {
+            report.interrupted = self.count();
+            // Given back, or left to the lease: the server may be out of reach.
+            let _ = tokio::time::timeout(Duration::from_millis(800), self.stop_all(true)).await;
         }
-        let late: Vec<Sid> = self.sessions.lock().keys().cloned().collect();
-        report.interrupted = late.len();
-        let waits: Vec<_> = late.iter().filter_map(|sid| self.stop(sid, None, true)).collect();
-        let given_back = async {
-            for wait in waits {
-                let _ = wait.await;
-            }
-        };
-        // Released, or left to the lease: the server may be out of reach.
-        let _ = tokio::time::timeout(Duration::from_millis(800), given_back).await;
         report.abandoned = self.count();
         let rest: Vec<Slot> = self.sessions.lock().drain().map(|(_, slot)| slot).collect();
         for slot in rest {
             slot.tell_end(Ended::Stopped);
         }
+        if self.bell.initialized() && !self.serving.is_cancelled() {
+            // The heartbeat goes on until here: a node that drains is alive.
+            self.serving.cancel();
+            if report.abandoned == 0 {
+                let leaving = script::leave(&self.core.cmd, &self.core.keys, &self.core.node);
+                let _ = tokio::time::timeout(Duration::from_millis(150), leaving).await;
+            }
+        }
         report
+    }
+
+    async fn stop_all(self: &Arc<Self>, now: bool) {
+        let sids: Vec<Sid> = self.sessions.lock().keys().cloned().collect();
+        let waits: Vec<_> = sids.iter().filter_map(|sid| self.stop(sid, None, now)).collect();
+        for wait in waits {
+            let _ = wait.await;
+        }
+    }
+
+    /// Until a session in the table is claimed. False when its subscription ended before.
+    pub(crate) async fn claimed(&self, session: &SessionId) -> bool {
+        let waiting = {
+            let mut sessions = self.sessions.lock();
+            let Some(slot) = sessions.get_mut(&Sid::of(session)) else { return false };
+            if slot.epoch > 0 {
+                return true;
+            }
+            let (claimed, waiting) = oneshot::channel();
+            slot.claimed.push(claimed);
+            waiting
+        };
+        waiting.await.is_ok()
     }
 }
 

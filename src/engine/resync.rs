@@ -51,7 +51,7 @@ async fn resync(engine: &std::sync::Arc<Engine>) -> Result<u64> {
     loop {
         let page = script::overview(&core.cmd, &core.keys, offset, PAGE).await?.page;
         for sid in &page {
-            found += u64::from(engine.wake(sid, Start::Fetch));
+            found += u64::from(engine.wake(sid, Start::Look));
         }
         if (page.len() as u64) < PAGE {
             return Ok(found);

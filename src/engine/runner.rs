@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,6 +33,8 @@ const ERROR_BYTES: usize = 400;
 pub(super) enum Start {
     Claim(ClaimMode),
     Fetch,
+    /// As a fetch; whatever it finds had not been heard of.
+    Look,
     /// The doorbell carried the record itself.
     Record(Bytes),
     End,
@@ -109,6 +112,11 @@ impl Runner {
         match start {
             Start::Claim(mode) => self.claim(mode).await,
             Start::Fetch => Step::On,
+            Start::Look => {
+                let step = self.exchange(self.engine.core.config.batch).await;
+                add(&self.engine.core.counters.doorbells_missed, u64::from(!self.batch.is_empty()));
+                step
+            }
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
                 // One that was delivered before this doorbell came has left the list: nothing to do but to look.
@@ -257,7 +265,10 @@ impl Runner {
     async fn denied(&mut self, denied: Denied) -> Step {
         match denied {
             Denied::Fenced => Step::End(Ended::Superseded),
-            Denied::Lost => self.claim(ClaimMode::Keep).await,
+            Denied::Lost => {
+                self.engine.owners_lost.store(true, Ordering::Relaxed);
+                self.claim(ClaimMode::Keep).await
+            }
         }
     }
 

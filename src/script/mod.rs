@@ -24,7 +24,7 @@ pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use heartbeat::heartbeat;
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push};
-pub(crate) use release::release;
+pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
@@ -41,7 +41,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 15] {
+pub(crate) fn all() -> [&'static Script; 16] {
     [
         &push::PUSH,
         &pop::POP,
@@ -50,6 +50,7 @@ pub(crate) fn all() -> [&'static Script; 15] {
         &claim::CLAIM,
         &release::RELEASE,
         &heartbeat::HEARTBEAT,
+        &release::LEAVE,
         &sweep::SWEEP,
         &sweep::TIDY,
         &sweep::REAP,

@@ -1,4 +1,4 @@
-//! `lua/release.lua`.
+//! `lua/release.lua` gives sessions back, `lua/leave.lua` the node's lease.
 
 use super::Invocation;
 use super::reply::Fields;
@@ -10,6 +10,10 @@ use crate::keys::{Keys, Sid};
 script!(pub(super) static RELEASE = "release", uses ["owner"],
     keys ["s"] each [],
     args ["node"] each ["sid", "epoch"]);
+
+script!(pub(super) static LEAVE = "leave", uses [],
+    keys ["n"] each [],
+    args ["node"] each []);
 
 /// Answers, for each session, whether it was still ours to give back.
 pub(crate) async fn release(
@@ -29,4 +33,12 @@ pub(crate) async fn release(
         out.push(reply.word()? == "released");
     }
     Ok(out)
+}
+
+/// Takes the node out of the index.
+pub(crate) async fn leave(cmd: &Commands, keys: &Keys, node: &str) -> Result<()> {
+    let mut call = Invocation::new(&LEAVE);
+    call.key(&keys.nodes).arg(node);
+    Fields::of(&LEAVE, cmd.run(&call).await?)?.count()?;
+    Ok(())
 }

@@ -85,8 +85,9 @@ impl Invocation {
         let s = self.script;
         let (keys, args) =
             (self.keys.len().checked_sub(s.keys.len()), self.args.len().checked_sub(s.args.len()));
-        let groups =
-            |extra: usize, each: &[&str]| if each.is_empty() { extra == 0 } else { extra % each.len() == 0 };
+        let groups = |extra: usize, each: &[&str]| {
+            if each.is_empty() { extra == 0 } else { extra.is_multiple_of(each.len()) }
+        };
         let counted = s.args_each.iter().any(|name| name.contains('*'));
         keys.is_some_and(|k| groups(k, s.keys_each))
             && args.is_some_and(|a| counted || groups(a, s.args_each))

@@ -1,0 +1,3 @@
+pub fn prefix(test: &str) -> String {
+    format!("t:{}:{test}", std::process::id())
+}
