@@ -4,4 +4,5 @@ mod client;
 mod commands;
 mod lua;
 mod random;
+mod scripts;
 mod support;

@@ -182,7 +182,8 @@ impl Drop for Server {
 
 /// The engine beside a real server, asked the same.
 pub(crate) struct Pair {
-    _server: Server,
+    server: Server,
+    memory: Memory,
     pub(crate) ours: Raw,
     pub(crate) theirs: Raw,
 }
@@ -191,12 +192,18 @@ impl Pair {
     pub(crate) async fn start(resp: u8) -> Option<Self> {
         let server = Server::start().await?;
         let mut theirs = server.connect().await;
-        let mut ours = Raw::new(Memory::private().connect());
+        let memory = Memory::private();
+        let mut ours = Raw::new(memory.connect());
         if resp == 3 {
             theirs.words("HELLO 3").await;
             ours.words("HELLO 3").await;
         }
-        Some(Pair { _server: server, ours, theirs })
+        Some(Pair { server, memory, ours, theirs })
+    }
+
+    /// A second connection to each, ours first.
+    pub(crate) async fn listeners(&self) -> (Raw, Raw) {
+        (Raw::new(self.memory.connect()), self.server.connect().await)
     }
 
     /// Asks both the same and tells of a difference.
