@@ -339,10 +339,11 @@ impl Runner {
         }
     }
 
-    /// Sleeps; true when it is time to stop instead.
+    /// Sleeps, or less when the doorbell rings (somebody may have taken the session); true when it is time to stop.
     async fn interrupted(&self, pause: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
+            () = self.active.bell.notified() => false,
             () = self.active.stop.cancelled() => true,
             () = self.active.drain.cancelled() => true,
         }

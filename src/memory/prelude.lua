@@ -1,17 +1,20 @@
 -- Builds what scripts see: Redis's allowed part of Lua 5.1 and the `redis` table, closed against new globals.
+-- Not there, though Redis has them: load and loadstring, because hostile bytecode breaks the interpreter.
 -- Called once per engine with two functions of the host; gives back the table that holds the globals (KEYS and ARGV
 -- go in there), the environment of all scripts, and the function that runs one.
 local command, sha1hex = ...
-local error, pcall, rawget, rawset, setmetatable, type, tostring = error, pcall, rawget, rawset, setmetatable, type, tostring
+-- Scripts can change the library tables, so what is used later is taken now.
+local error, pcall, rawget, rawset, select = error, pcall, rawget, rawset, select
+local setmetatable, tostring, type = setmetatable, tostring, type
 local find, sub = string.find, string.sub
 
 local visible = {}
 for _, name in ipairs {
-  'assert', 'collectgarbage', 'error', 'getmetatable', 'ipairs', 'load', 'loadstring', 'next', 'pairs', 'rawequal',
+  'assert', 'collectgarbage', 'error', 'getmetatable', 'ipairs', 'next', 'pairs', 'rawequal',
   'rawget', 'select', 'setmetatable', 'tonumber', 'tostring', 'type', 'unpack', 'xpcall', '_VERSION',
   'math', 'string', 'table',
 } do visible[name] = _G[name] end
-string.dump = nil
+rawset(string, 'dump', nil)
 
 -- An error always has a code: a text of one word gets ERR.
 local function failure(text)

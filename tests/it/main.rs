@@ -6,4 +6,5 @@ mod support;
 
 mod basics;
 mod cancel;
+mod faults;
 mod restart;
