@@ -9,3 +9,5 @@ mod faults;
 mod observability;
 mod restart;
 mod shutdown;
+#[cfg(feature = "tls")]
+mod tls;

@@ -38,20 +38,13 @@ async fn f56_shutdown_finishes_what_is_short_and_gives_back_what_is_long() {
         begins.recv().await.expect("begun");
     }
     let start = Instant::now();
-    let stopping = tokio::spawn({
-        let leaving = leaving.clone();
-        async move { leaving.shutdown(Duration::from_secs(2)).await }
-    });
-    // While it drains it is alive, and takes nothing new.
-    wait_until("refuses", Duration::from_secs(1), || async {
-        match leaving.subscribers().ensure_running(&session("new"), Recorder::new()).await {
-            Err(mcp_courier::Error::Closed { .. }) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
-    assert!(worker.nodes().await.expect("nodes").iter().any(|n| n.alive));
-    let report = stopping.await.expect("no panic");
+    let meanwhile = async {
+        // While it drains it is alive, and takes nothing new.
+        let refused = leaving.subscribers().ensure_running(&session("new"), Recorder::new()).await;
+        assert!(matches!(refused, Err(mcp_courier::Error::Closed { .. })), "{refused:?}");
+        assert!(worker.nodes().await.expect("nodes").iter().any(|n| n.alive));
+    };
+    let (report, ()) = tokio::join!(leaving.shutdown(Duration::from_secs(2)), meanwhile);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!((report.sessions, report.interrupted, report.abandoned), (20, 10, 0));
     assert_eq!(leaving.metrics().acked, 10);
