@@ -1,6 +1,7 @@
 -- pop: what is next for sessions this node owns; the records stay in their lists until acked.
 --
--- Renews the node's lease, so that a process that fetches is a process that lives (pop-with-heartbeat).
+-- Renews the node's lease, so that a process that fetches is a process that lives (pop-with-heartbeat). A lease
+-- that is not there is left to the heartbeat, which thereby learns that state was lost.
 --
 -- Uses      lib/now_ms.lua, lib/record.lua, lib/small_writes.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
@@ -31,7 +32,7 @@ local o = {
 
 local now = now_ms()
 allow_small_writes(s)
-redis.call('ZADD', n, now + lease_ms, node)
+redis.call('ZADD', n, 'XX', now + lease_ms, node)
 
 local function pop_one(q, dead, sid, epoch, want)
   local owner = ownership(s, sid, node .. ':' .. epoch)

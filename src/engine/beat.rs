@@ -16,7 +16,7 @@ use crate::connection::{Link, LinkState};
 use crate::script;
 
 /// A beat that is not heard for so long means that the bell connection is dead, whatever TCP says.
-pub(super) const BEAT_LOST: Duration = Duration::from_secs(3);
+pub(super) const BEAT_LOST: Duration = Duration::from_millis(2500);
 
 /// What the heartbeat knows about the path.
 #[derive(Default)]
@@ -91,7 +91,8 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                 engine.health.set(|p| p.failing = None);
                 core.clock.set(answer.now_ms);
                 on_its_way.get_or_insert(Sent { beat, at, generation });
-                if answer.owner == "lost" || !answer.known {
+                let seen = engine.owners_lost.swap(false, Ordering::Relaxed);
+                if seen || answer.owner == "lost" || !answer.known {
                     engine.reclaim_all();
                 } else if let ("fenced", Some((sid, _))) = (answer.owner.as_str(), sample) {
                     engine.wake(&sid, Start::Fetch);
@@ -103,6 +104,11 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                 if why != told {
                     tracing::warn!(error = %e, "no heartbeat, trying on");
                     told = why;
+                }
+                if matches!(e, Error::Timeout { .. }) {
+                    // The bell leads to the same server: it would be found silent only after another wait.
+                    bell.broken(generation);
+                    on_its_way = None;
                 }
                 engine.health.set(|p| p.failing = Some(e));
             }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::Batcher;
@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     beat_heard: AtomicU64,
     health: beat::Pulse,
     closing: AtomicBool,
+    /// A session was found without its owner: others may have lost theirs as well.
+    owners_lost: AtomicBool,
     /// Ends the background roles, at the latest with the courier.
     serving: CancellationToken,
     acks: Batcher<AckItem, Answer<Next>>,
@@ -108,6 +110,7 @@ impl Engine {
             beat_heard: AtomicU64::new(0),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
+            owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),
             acks,
             pops,
@@ -199,6 +202,7 @@ impl Engine {
             stop: self.core.stop.child_token(),
             drain: CancellationToken::new(),
             again: AtomicBool::new(false),
+            bell: Notify::new(),
         })
     }
 
@@ -239,7 +243,10 @@ impl Engine {
             let mut sessions = self.sessions.lock();
             let Some(slot) = sessions.get_mut(sid) else { return false };
             if let Some(busy) = &slot.active {
-                busy.ring();
+                // A runner looks by itself before it ends: what a sweep has to say it finds out anyway.
+                if !matches!(start, Start::Look) {
+                    busy.ring();
+                }
                 return true;
             }
             slot.active = Some(active.clone());

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -264,7 +265,10 @@ impl Runner {
     async fn denied(&mut self, denied: Denied) -> Step {
         match denied {
             Denied::Fenced => Step::End(Ended::Superseded),
-            Denied::Lost => self.claim(ClaimMode::Keep).await,
+            Denied::Lost => {
+                self.engine.owners_lost.store(true, Ordering::Relaxed);
+                self.claim(ClaimMode::Keep).await
+            }
         }
     }
 
@@ -335,10 +339,11 @@ impl Runner {
         }
     }
 
-    /// Sleeps; true when it is time to stop instead.
+    /// Sleeps, or less when the doorbell rings (somebody may have taken the session); true when it is time to stop.
     async fn interrupted(&self, pause: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
+            () = self.active.bell.notified() => false,
             () = self.active.stop.cancelled() => true,
             () = self.active.drain.cancelled() => true,
         }

@@ -3,4 +3,7 @@
 mod support;
 
 mod basics;
+mod cancel;
+mod faults;
 mod harness;
+mod restart;

@@ -1,0 +1,79 @@
+//! Strings.
+
+use super::keys::deadline;
+use super::{Args, Command, int, is};
+use crate::memory::number;
+use crate::memory::resp::{Blob, Reply};
+use crate::memory::store::{Fault, Outcome, Store};
+
+pub(super) const COMMANDS: &[Command] = &[
+    ("GET", 2, |store, args| Ok(Reply::maybe(store.text(args[0])?))),
+    ("SET", -3, set),
+    ("STRLEN", 2, |store, args| Ok(Reply::count(store.text(args[0])?.map_or(0, |text| text.len())))),
+    ("INCR", 2, incr),
+];
+
+fn set(store: &mut Store, args: &Args<'_>) -> Outcome {
+    let (mut nx, mut xx, mut get, mut keep, mut expiry) = (false, false, false, false, None);
+    let mut rest = &args[2..];
+    while let [word, tail @ ..] = rest {
+        rest = match (*word, tail) {
+            (word, _) if is(word, "NX") && !xx => {
+                nx = true;
+                tail
+            }
+            (word, _) if is(word, "XX") && !nx => {
+                xx = true;
+                tail
+            }
+            (word, _) if is(word, "GET") => {
+                get = true;
+                tail
+            }
+            (word, _) if is(word, "KEEPTTL") && expiry.is_none() => {
+                keep = true;
+                tail
+            }
+            (word, [amount, tail @ ..]) if !keep && expiry.is_none() => {
+                let (unit_ms, relative) = match word {
+                    _ if is(word, "EX") => (1000, true),
+                    _ if is(word, "PX") => (1, true),
+                    _ if is(word, "EXAT") => (1000, false),
+                    _ if is(word, "PXAT") => (1, false),
+                    _ => return Err(Fault::SYNTAX),
+                };
+                expiry = Some((*amount, unit_ms, relative));
+                tail
+            }
+            _ => return Err(Fault::SYNTAX),
+        };
+    }
+    let expires_at = match expiry {
+        Some((amount, unit_ms, relative)) => {
+            let amount = int(amount)?;
+            let at = deadline(store, amount, unit_ms, relative);
+            Some(at.filter(|_| amount > 0).ok_or(Fault::new("ERR invalid expire time in 'set' command"))?)
+        }
+        None => None,
+    };
+    let old = if get { Some(Reply::maybe(store.text(args[0])?)) } else { None };
+    let exists = store.value(args[0]).is_some();
+    if (nx && exists) || (xx && !exists) {
+        return Ok(old.unwrap_or(Reply::Nil));
+    }
+    store.set_text(args[0], Blob::from(args[1]));
+    if !keep {
+        store.set_deadline(args[0], expires_at);
+    }
+    Ok(old.unwrap_or_else(Reply::ok))
+}
+
+fn incr(store: &mut Store, args: &Args<'_>) -> Outcome {
+    let old = match store.text(args[0])? {
+        Some(text) => number::parse_int(&text).ok_or(Fault::NOT_INTEGER)?,
+        None => 0,
+    };
+    let new = old.checked_add(1).ok_or(Fault::new("ERR increment or decrement would overflow"))?;
+    store.set_text(args[0], Blob::from(new.to_string().as_bytes()));
+    Ok(Reply::Int(new))
+}

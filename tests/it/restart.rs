@@ -1,0 +1,187 @@
+//! Connections cut, scripts flushed, servers killed: under load, and everything goes on by itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mcp_courier::{Builder, Courier, Push, SessionId};
+
+use crate::support::fixture::{Recorder, session};
+use crate::support::private::PrivateServer;
+use crate::support::wait::wait_until;
+
+/// What a load did: every acknowledged push, in order, for each session.
+struct Load {
+    sinks: HashMap<SessionId, Recorder>,
+    worker: Courier,
+    owner: Courier,
+    stop: Arc<AtomicBool>,
+    pushers: tokio::task::JoinSet<(SessionId, Vec<String>)>,
+}
+
+impl Load {
+    /// One pusher and one sink a session. A pusher goes on to its next message when the last one was acknowledged;
+    /// a push that failed is repeated with its id.
+    async fn start(builder: impl Fn() -> Builder, url: &str, sessions: usize) -> Self {
+        let worker = builder().connect(url).await.expect("server answers");
+        let owner = builder().connect(url).await.expect("server answers");
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut load =
+            Self { sinks: HashMap::new(), worker, owner, stop, pushers: tokio::task::JoinSet::new() };
+        for n in 0..sessions {
+            let s = session(&format!("s{n}"));
+            let sink = Recorder::new();
+            load.owner.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+            load.sinks.insert(s.clone(), sink);
+            let (worker, stop) = (load.worker.clone(), load.stop.clone());
+            load.pushers.spawn(async move {
+                let mut acknowledged = Vec::new();
+                let mut n = 0_u32;
+                while !stop.load(Ordering::Relaxed) {
+                    let body = n.to_string();
+                    let id = format!("{s}-{n}").parse().expect("valid");
+                    match worker.push(Push::new(&s, body.clone()).id(id)).await {
+                        Ok(_) => {
+                            acknowledged.push(body);
+                            n += 1;
+                        }
+                        Err(e) => assert!(e.is_retryable(), "{e}"),
+                    }
+                }
+                (s, acknowledged)
+            });
+        }
+        load
+    }
+
+    fn delivered(&self) -> usize {
+        self.sinks.values().map(|sink| sink.seen().len()).sum()
+    }
+
+    async fn wait_delivered(&self, more: usize) {
+        let from = self.delivered();
+        wait_until(&format!("{more} more deliveries"), Duration::from_secs(30), || async {
+            let now = self.delivered() - from;
+            if now >= more { Ok(()) } else { Err(format!("{now}: {:?}", self.owner.health())) }
+        })
+        .await;
+    }
+
+    /// Ends the load and checks it: nothing lost, first appearances in order. Answers pushes and duplicates.
+    async fn finish(mut self) -> (usize, usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (mut pushed, mut repeated) = (0, 0);
+        while let Some(done) = self.pushers.join_next().await {
+            let (s, acknowledged) = done.expect("no panic");
+            let sink = &self.sinks[&s];
+            wait_until(&format!("everything of {s}"), Duration::from_secs(20), || async {
+                let last = acknowledged.last().cloned();
+                if last.is_none() || sink.bodies().contains(&last.clone().unwrap_or_default()) {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "{} of {}; {:?}",
+                        sink.seen().len(),
+                        acknowledged.len(),
+                        self.owner.metrics()
+                    ))
+                }
+            })
+            .await;
+            let mut first_seen = std::collections::HashSet::new();
+            let all = sink.bodies();
+            let firsts: Vec<_> = all.iter().filter(|b| first_seen.insert(b.as_str())).cloned().collect();
+            assert_eq!(firsts, acknowledged, "{s}");
+            pushed += acknowledged.len();
+            repeated += all.len() - firsts.len();
+        }
+        assert_eq!(self.owner.subscribers().count(), self.sinks.len(), "no loop ended");
+        self.owner.shutdown(Duration::from_secs(5)).await;
+        (pushed, repeated)
+    }
+}
+
+fn builder() -> Builder {
+    Courier::builder().dedupe(Duration::from_secs(120))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f28_script_flush_under_load_is_seen_by_nobody() {
+    let server = PrivateServer::start(&[]).await;
+    let mut raw = server.raw().await;
+    let load = Load::start(builder, &server.url(), 8).await;
+    let start = Instant::now();
+    let mut flushes = 0;
+    while start.elapsed() < Duration::from_secs(3) {
+        redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut raw).await.expect("flushed");
+        flushes += 1;
+        load.wait_delivered(50).await;
+    }
+    let worker = load.worker.metrics();
+    let (pushed, repeated) = load.finish().await;
+    assert!(flushes > 3 && pushed > 200, "{flushes} flushes, {pushed} pushes");
+    assert_eq!((worker.push_retries, repeated), (0, 0), "no caller saw an error, nothing ran twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_kill_of_all_connections_under_load_loses_nothing() {
+    let server = PrivateServer::start(&[]).await;
+    let load = Load::start(builder, &server.url(), 8).await;
+    for _ in 0..10 {
+        let mut raw = server.raw().await;
+        for kind in ["normal", "pubsub"] {
+            redis::cmd("CLIENT")
+                .arg("KILL")
+                .arg("TYPE")
+                .arg(kind)
+                .arg("SKIPME")
+                .arg("yes")
+                .exec_async(&mut raw)
+                .await
+                .expect("killed");
+        }
+        load.wait_delivered(50).await;
+    }
+    assert!(load.owner.metrics().reconnects >= 10);
+    load.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_killed_and_started_again_with_its_data_loses_nothing() {
+    let mut server = PrivateServer::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let load = Load::start(builder, &server.url(), 8).await;
+    load.wait_delivered(100).await;
+    server.sigkill();
+    wait_until("the outage is seen", Duration::from_secs(5), || async {
+        if load.owner.health().is_healthy() { Err("healthy".to_owned()) } else { Ok(()) }
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(10)).await; // the outage itself
+    server.start_again().await;
+    load.wait_delivered(100).await;
+    load.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f32_a_server_that_comes_back_empty_is_served_again_without_a_restart() {
+    let server = PrivateServer::start(&[]).await;
+    let mut raw = server.raw().await;
+    let builder = || builder().heartbeat(Duration::from_millis(200));
+    let load = Load::start(builder, &server.url(), 8).await;
+    load.wait_delivered(50).await;
+    let quiet = session("quiet");
+    let sink = Recorder::new();
+    load.owner.subscribers().ensure_running(&quiet, sink.clone()).await.expect("claimed");
+    redis::cmd("FLUSHALL").exec_async(&mut raw).await.expect("flushed");
+    wait_until("announced again", Duration::from_secs(3), || async {
+        let stats = load.worker.stats(&quiet).await;
+        if stats.as_ref().is_ok_and(|s| s.owner_alive) { Ok(()) } else { Err(format!("{stats:?}")) }
+    })
+    .await;
+    load.worker.push(Push::new(&quiet, "after")).await.expect("queued");
+    sink.wait_for(1).await;
+    load.wait_delivered(50).await;
+    assert!(load.owner.metrics().state_lost >= 1);
+    load.stop.store(true, Ordering::Relaxed);
+}
