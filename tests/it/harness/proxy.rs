@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::support::proxy::{Mode, Proxy};
+use crate::support::resp::command;
 use crate::support::wait::wait_until;
 use crate::support::{names, server};
 
@@ -144,7 +145,7 @@ async fn a_cut_ends_what_is_open_and_nothing_else() {
     let b = Bench::new("cut").await;
     let mut stream = connect(&b.proxy).await;
     // Served, not only accepted by the kernel.
-    stream.write_all(b"PING\r\n").await.expect("written");
+    stream.write_all(&command(&["PING"])).await.expect("written");
     let mut answer = [0; 7];
     stream.read_exact(&mut answer).await.expect("PONG");
     b.proxy.cut();
@@ -158,7 +159,7 @@ async fn a_connection_is_cut_within_a_reply_after_so_many_bytes() {
     let mut b = Bench::new("budget").await;
     let mut stream = connect(&b.proxy).await;
     b.proxy.cut_after_reply_bytes(3);
-    stream.write_all(format!("INCR {}\r\n", b.key).as_bytes()).await.expect("written");
+    stream.write_all(&command(&["INCR", &b.key])).await.expect("written");
     let mut answer = Vec::new();
     let end = timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await.expect("it ends");
     end.expect_err("a reset, not an end");
@@ -178,7 +179,7 @@ async fn frames_with_a_pattern_are_dropped_and_the_rest_arrives_whole() {
     let b = Bench::new("frames").await;
     let (mut listener, mut direct) = (connect(&b.proxy).await, b.direct.clone());
     let (loud, quiet) = (format!("{}:loud", b.key), format!("{}:quiet", b.key));
-    listener.write_all(format!("SUBSCRIBE {loud} {quiet}\r\n").as_bytes()).await.expect("written");
+    listener.write_all(&command(&["SUBSCRIBE", &loud, &quiet])).await.expect("written");
     let mut text = String::new();
     read_until(&mut listener, &mut text, ":2\r\n").await;
     b.proxy.drop_frames_with(Some(b":quiet"));
