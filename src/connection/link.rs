@@ -16,6 +16,8 @@ use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Before the first try when connections keep going.
+const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
 /// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1400);
 /// A connection that lived so long was a good one.
@@ -200,7 +202,7 @@ impl Inner {
             tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
             self.state.send_replace(LinkState::Down(lost));
             // A connection that did not last is not opened again at once: a refusing server is not stormed.
-            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(FLAPPING_PAUSE) };
             tokio::select! {
                 up = self.reconnect(pause) => generation = up,
                 () = stop.cancelled() => {

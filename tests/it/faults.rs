@@ -1,5 +1,6 @@
 //! The network misbehaves: half-open connections, lost doorbells, lost replies, stalls.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mcp_courier::{Courier, MessageId, PushStatus, SinkError};
@@ -8,30 +9,18 @@ use crate::support::fixture::{Fixture, Recorder, push, session, wait_pending};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::wait::wait_until;
 
-/// The shared server behind a proxy; `None` when there is no TCP to stand in (memory://).
-async fn behind_proxy(test: &str) -> Option<(Fixture, Proxy)> {
+/// The shared server, and a proxy in front of it.
+async fn behind_proxy(test: &str) -> (Fixture, Arc<Proxy>) {
     let t = Fixture::new(test).await;
-    let proxy = Proxy::in_front_of(t.server.url()).await?;
-    Some((t, proxy))
-}
-
-macro_rules! behind_proxy {
-    ($test:literal) => {
-        match behind_proxy($test).await {
-            Some(both) => both,
-            None => {
-                println!("skipped: needs a server behind TCP");
-                return;
-            }
-        }
-    };
+    let proxy = Proxy::start(t.server.url()).await;
+    (t, Arc::new(proxy))
 }
 
 /// F03: the push was executed, its answer lost. The caller hears "unknown"; repeating it by id queues nothing twice,
 /// not even after the ack.
 #[tokio::test]
 async fn f03_a_push_whose_answer_is_lost_is_unknown_and_repeats_as_a_duplicate() {
-    let (t, proxy) = behind_proxy!("f03");
+    let (t, proxy) = behind_proxy("f03").await;
     let direct = t.courier().await;
     let hasty =
         t.builder().connect_timeout(Duration::from_millis(300)).call_timeout(Duration::from_millis(300));
@@ -41,7 +30,7 @@ async fn f03_a_push_whose_answer_is_lost_is_unknown_and_repeats_as_a_duplicate()
     courier.push(push(&s, "warm").id(MessageId::new("warm").expect("valid"))).await.expect("queued");
     let id = MessageId::new("M").expect("valid");
 
-    proxy.set(Mode::Blackhole { to_server: false, to_client: true });
+    proxy.set(Mode::SWALLOW_REPLIES);
     let unknown = courier.push(push(&s, "x").id(id.clone())).await.expect_err("no answer");
     assert!(unknown.is_ambiguous() && unknown.is_retryable(), "{unknown}");
     proxy.set(Mode::Pass);
@@ -65,7 +54,7 @@ async fn f03_a_push_whose_answer_is_lost_is_unknown_and_repeats_as_a_duplicate()
 /// Our own repetition after a cut connection queues a message once.
 #[tokio::test]
 async fn a_push_cut_in_the_middle_is_repeated_by_itself_and_queued_once() {
-    let (t, proxy) = behind_proxy!("cut_push");
+    let (t, proxy) = behind_proxy("cut_push").await;
     let direct = t.courier().await;
     let courier = t.builder().connect(proxy.url()).await.expect("connected");
     let s = session("s");
@@ -87,7 +76,7 @@ async fn a_push_cut_in_the_middle_is_repeated_by_itself_and_queued_once() {
 /// F20: a lost doorbell costs one look-again, not the message; later pushes are not needed to heal it.
 #[tokio::test]
 async fn f20_a_lost_doorbell_delays_the_message_by_one_look_again() {
-    let (t, proxy) = behind_proxy!("f20");
+    let (t, proxy) = behind_proxy("f20").await;
     let owner = t.builder().connect(proxy.url()).await.expect("connected");
     let worker = t.courier().await;
     let s = session("s");
@@ -95,9 +84,9 @@ async fn f20_a_lost_doorbell_delays_the_message_by_one_look_again() {
     owner.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
 
     // Doorbells of this session carry its id behind a space or alone; the sweep's begin with `?`.
-    proxy.drop_replies_with(Some(b"lost-doorbell".to_vec()));
+    proxy.drop_frames_with(Some(b"lost-doorbell"));
     worker.push(push(&s, "lost-doorbell")).await.expect("queued");
-    proxy.drop_replies_with(None);
+    proxy.drop_frames_with(None);
     assert_eq!(sink.wait_for(1).await, ["lost-doorbell"]);
     assert!(owner.metrics().doorbells_missed >= 1, "{:?}", owner.metrics());
     owner.shutdown(Duration::from_secs(5)).await;
@@ -128,10 +117,7 @@ async fn f20_a_push_that_races_the_claim_is_delivered() {
 
 /// F25: both directions, or only the replies, vanish without a reset. Found by the heartbeat, and delivered.
 async fn half_open(test: &str, mode: Mode) {
-    let Some((t, proxy)) = behind_proxy(test).await else {
-        println!("skipped: needs a server behind TCP");
-        return;
-    };
+    let (t, proxy) = behind_proxy(test).await;
     let owner = Courier::builder().prefix(&t.prefix).connect(proxy.url()).await.expect("connected");
     let worker = t.courier().await;
     let s = session("s");
@@ -141,7 +127,7 @@ async fn half_open(test: &str, mode: Mode) {
     sink.wait_for(1).await;
 
     let cut = Instant::now();
-    proxy.blackhole_existing(mode);
+    proxy.freeze_open(mode);
     worker.push(push(&s, "after")).await.expect("queued");
     assert_eq!(sink.wait_for(2).await, ["before", "after"]);
     assert!(
@@ -160,21 +146,21 @@ async fn half_open(test: &str, mode: Mode) {
 
 #[tokio::test]
 async fn f25_half_open_connections_are_found_and_replaced() {
-    half_open("f25_both", Mode::Blackhole { to_server: true, to_client: true }).await;
+    half_open("f25_both", Mode::SILENT).await;
 }
 
 #[tokio::test]
 async fn f25_connections_that_lose_only_replies_are_found_and_replaced() {
-    half_open("f25_replies", Mode::Blackhole { to_server: false, to_client: true }).await;
+    half_open("f25_replies", Mode::SWALLOW_REPLIES).await;
 }
 
 /// F25: a caller never waits longer than its own deadline.
 #[tokio::test]
 async fn f25_no_caller_waits_longer_than_its_deadline() {
-    let (t, proxy) = behind_proxy!("f25_deadline");
+    let (t, proxy) = behind_proxy("f25_deadline").await;
     let builder = t.builder().call_timeout(Duration::from_millis(400)).deadline(Duration::from_secs(1));
     let courier = builder.connect(proxy.url()).await.expect("connected");
-    proxy.set(Mode::Blackhole { to_server: true, to_client: true });
+    proxy.set(Mode::SILENT);
     let s = session("s");
     let start = Instant::now();
     courier.push(push(&s, "x")).await.expect_err("no answer");
@@ -188,14 +174,14 @@ async fn f25_no_caller_waits_longer_than_its_deadline() {
 /// F26: a slow server is no dead server: 800 ms of latency end no loop.
 #[tokio::test]
 async fn f26_latency_above_the_clients_default_timeout_ends_no_loop() {
-    let (t, proxy) = behind_proxy!("f26");
+    let (t, proxy) = behind_proxy("f26").await;
     let owner = Courier::builder().prefix(&t.prefix).connect(proxy.url()).await.expect("connected");
     let worker = t.courier().await;
     let sinks: Vec<_> = (0..50).map(|n| (session(&format!("s{n}")), Recorder::new())).collect();
     for (s, sink) in &sinks {
         owner.subscribers().ensure_running(s, sink.clone()).await.expect("claimed");
     }
-    proxy.set(Mode::Delay(Duration::from_millis(800)));
+    proxy.set(Mode::Delay(Duration::from_millis(400)));
     for n in 0..4 {
         for (s, _) in &sinks {
             worker.push(push(s, &n.to_string())).await.expect("queued");
@@ -218,7 +204,7 @@ async fn f26_latency_above_the_clients_default_timeout_ends_no_loop() {
 /// is a dead letter in the end.
 #[tokio::test]
 async fn f18_a_requeue_that_is_cut_anywhere_loses_nothing() {
-    let (t, proxy) = behind_proxy!("f18");
+    let (t, proxy) = behind_proxy("f18").await;
     let owner = t.builder().connect(proxy.url()).await.expect("connected");
     let worker = t.courier().await;
     for cut in 0..12 {
@@ -256,7 +242,7 @@ async fn f18_a_requeue_that_is_cut_anywhere_loses_nothing() {
 /// so, and another replica takes over.
 #[tokio::test]
 async fn f22_a_listener_that_cannot_hear_does_not_look_alive() {
-    let (t, proxy) = behind_proxy!("f22");
+    let (t, proxy) = behind_proxy("f22").await;
     let a = t.builder().connect(proxy.url()).await.expect("connected");
     let b = t.courier().await;
     let s = session("s");
@@ -268,7 +254,7 @@ async fn f22_a_listener_that_cannot_hear_does_not_look_alive() {
     on_a.wait_for(1).await;
 
     // For good: nothing that names the inbox gets through, so no subscription succeeds and no beat is heard.
-    proxy.drop_requests_with(Some(b"SUBSCRIBE".to_vec()));
+    proxy.drop_requests_with(Some(b"SUBSCRIBE"));
     proxy.cut();
     wait_until("the lease lapses", Duration::from_secs(10), || async {
         let stats = b.stats(&s).await.expect("stats");

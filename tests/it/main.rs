@@ -4,6 +4,9 @@ mod support;
 
 mod basics;
 mod cancel;
+mod connections;
 mod faults;
 mod harness;
+mod observability;
 mod restart;
+mod shutdown;

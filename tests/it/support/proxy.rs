@@ -64,6 +64,10 @@ struct Shared {
     budget: Mutex<Option<usize>>,
     /// Frames to clients that hold these bytes are dropped.
     unwanted: Mutex<Option<Vec<u8>>>,
+    /// Chunks to the server that hold these bytes are dropped.
+    unwanted_requests: Mutex<Option<Vec<u8>>>,
+    /// The first so many connections have this mode, whatever the others do.
+    frozen: watch::Sender<(usize, Mode)>,
 }
 
 impl Proxy {
@@ -95,6 +99,8 @@ impl Proxy {
             dropped: AtomicUsize::new(0),
             budget: Mutex::new(None),
             unwanted: Mutex::new(None),
+            unwanted_requests: Mutex::new(None),
+            frozen: watch::Sender::new((0, Mode::Pass)),
         });
         let accepting = tokio::spawn(accept(listener, Arc::new(target), shared.clone()));
         let url = url.to_string().trim_end_matches('/').to_owned();
@@ -112,6 +118,16 @@ impl Proxy {
         if mode == Mode::Refuse {
             self.cut();
         }
+    }
+
+    /// The connections that are open now have this mode for good; new ones are not affected.
+    pub fn freeze_open(&self, mode: Mode) {
+        self.shared.frozen.send_replace((self.accepted(), mode));
+    }
+
+    /// Drops every chunk to the server that holds `pattern`, such as a command's name; `None` ends that.
+    pub fn drop_requests_with(&self, pattern: Option<&[u8]>) {
+        *self.shared.unwanted_requests.lock().expect("not poisoned") = pattern.map(<[u8]>::to_vec);
     }
 
     /// Resets every connection that is open now; new ones are served.
@@ -177,7 +193,7 @@ impl Target {
 
 async fn accept(listener: TcpListener, target: Arc<Target>, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
-        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
         // Before the mode is read: a cut that comes with `Refuse` is then seen either here or there.
         let cuts = shared.cuts.subscribe();
         // A close with this set is a reset; an orderly end is shut down first.
@@ -189,20 +205,26 @@ async fn accept(listener: TcpListener, target: Arc<Target>, shared: Arc<Shared>)
         let (target, shared) = (target.clone(), shared.clone());
         tokio::spawn(async move {
             shared.open.fetch_add(1, Ordering::SeqCst);
-            serve(client, &target, &shared, cuts).await;
+            serve(client, number, &target, &shared, cuts).await;
             shared.open.fetch_sub(1, Ordering::SeqCst);
         });
     }
 }
 
-async fn serve(mut client: TcpStream, target: &Target, shared: &Shared, mut cuts: watch::Receiver<usize>) {
+async fn serve(
+    mut client: TcpStream,
+    number: usize,
+    target: &Target,
+    shared: &Shared,
+    mut cuts: watch::Receiver<usize>,
+) {
     let both = async {
         let server = target.connect().await?;
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = tokio::io::split(server);
         tokio::try_join!(
-            pump(from_client, to_server, shared, Way::ToServer),
-            pump(from_server, to_client, shared, Way::ToClient)
+            pump(from_client, to_server, shared, number, Way::ToServer),
+            pump(from_server, to_client, shared, number, Way::ToClient)
         )
     };
     tokio::select! {
@@ -216,6 +238,7 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     shared: &Shared,
+    number: usize,
     way: Way,
 ) -> io::Result<()> {
     // Reading and writing apart: a delay must not slow down what comes behind it.
@@ -233,16 +256,21 @@ async fn pump(
         let mut frames = Frames::default();
         while let Some((came, chunk)) = chunks.recv().await {
             if chunk.is_empty() {
-                hold(shared, way, came).await;
+                hold(shared, number, way, came).await;
                 return to.shutdown().await;
             }
             if way == Way::ToServer {
-                hold(shared, way, came).await;
+                hold(shared, number, way, came).await;
+                let unwanted = shared.unwanted_requests.lock().expect("not poisoned").clone();
+                if unwanted.is_some_and(|p| chunk.windows(p.len().max(1)).any(|w| w == p)) {
+                    shared.dropped.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
                 to.write_all(&chunk).await?;
                 continue;
             }
             for frame in frames.push(&chunk) {
-                hold(shared, way, came).await;
+                hold(shared, number, way, came).await;
                 let unwanted = shared.unwanted.lock().expect("not poisoned").clone();
                 if unwanted.is_some_and(|p| frame.windows(p.len().max(1)).any(|w| w == p)) {
                     shared.dropped.fetch_add(1, Ordering::SeqCst);
@@ -261,10 +289,13 @@ async fn pump(
 }
 
 /// Until a chunk that came at that moment may go on.
-async fn hold(shared: &Shared, way: Way, came: Instant) {
+async fn hold(shared: &Shared, number: usize, way: Way, came: Instant) {
     let mut modes = shared.mode.subscribe();
+    let mut frozen = shared.frozen.subscribe();
     loop {
-        let mode = *modes.borrow_and_update();
+        let (first, frozen_mode) = *frozen.borrow_and_update();
+        let all = *modes.borrow_and_update();
+        let mode = if number <= first { frozen_mode } else { all };
         let due = match mode {
             Mode::Pass => return,
             Mode::Delay(by) if came + by <= Instant::now() => return,
@@ -279,6 +310,7 @@ async fn hold(shared: &Shared, way: Way, came: Instant) {
         };
         tokio::select! {
             changed = modes.changed() => if changed.is_err() { return },
+            changed = frozen.changed() => if changed.is_err() { return },
             () = async { tokio::time::sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {}
         }
     }
