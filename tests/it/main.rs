@@ -6,6 +6,7 @@ mod basics;
 mod cancel;
 mod connections;
 mod faults;
+mod harness;
 mod observability;
 mod restart;
 mod shutdown;
