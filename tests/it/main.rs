@@ -4,6 +4,12 @@ mod support;
 
 mod basics;
 mod cancel;
+mod connections;
 mod faults;
+mod harness;
+mod observability;
 mod protocol;
 mod restart;
+mod shutdown;
+#[cfg(feature = "tls")]
+mod tls;

@@ -8,7 +8,8 @@ const BATCH: usize = 150;
 
 type Request = Vec<Vec<u8>>;
 
-/// Arguments by kind: `k` a key, `f` a field or member, `v` a value, `i` an integer, `s` a score, `m` a range limit.
+/// Arguments by kind: `k` a key, `f` a field or member, `v` a value, `i` an integer, `s` a score, `m` a range limit, `t` a time
+/// far off.
 const SHAPES: &[(&str, &str)] = &[
     ("s", "GET k"),
     ("s", "SET k v"),
@@ -62,8 +63,10 @@ const SHAPES: &[(&str, &str)] = &[
     ("", "TTL k"),
     ("", "PEXPIRE k 1000000"),
     ("", "PEXPIREAT k 1000"),
-    ("", "EXPIRE k 2000 GT"),
-    ("", "EXPIRE k 500 LT"),
+    ("", "PEXPIREAT k t GT"),
+    ("", "PEXPIREAT k t LT"),
+    ("", "PEXPIREAT k t NX"),
+    ("", "PEXPIREAT k t XX"),
     ("", "PERSIST k"),
 ];
 
@@ -95,6 +98,7 @@ fn argument(rng: &mut Rng, kind: &str, shape: &str) -> Vec<u8> {
             &["0", "1", "(1", "(2.5", "2.5", "inf", "-inf", "(inf", "(-inf", "0.1", "1733000000000", "x"],
         )
         .to_owned(),
+        "t" => pick(rng, &["4000000000000", "5000000000000", "6000000000000"]).to_owned(),
         word => word.to_owned(),
     };
     text.into_bytes()

@@ -160,6 +160,13 @@ impl Container {
     }
 }
 
+/// Ids of the containers that a process started and that are still there, running or not.
+pub fn containers_of(pid: u32) -> String {
+    let filter = format!("label={LABEL}={pid}");
+    let listed = std::process::Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output();
+    String::from_utf8_lossy(&listed.expect("docker").stdout).trim().to_owned()
+}
+
 async fn wait_stopped(client: &Docker, name: &str) -> Result<(), String> {
     for _ in 0..2000 {
         let seen = client.inspect_container(name, None).await.map_err(|e| format!("inspect: {e}"))?;

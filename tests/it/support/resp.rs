@@ -1,4 +1,13 @@
-//! Just enough RESP to find where a frame ends.
+//! Just enough RESP to write a command and to find where a frame ends.
+
+/// A command as clients send it.
+pub fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    bytes.into_bytes()
+}
 
 /// The length of the first frame, `None` while it is not complete, `Some(0)` when these bytes are not RESP.
 pub fn frame_len(bytes: &[u8]) -> Option<usize> {
