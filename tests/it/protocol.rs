@@ -168,11 +168,13 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
     assert_eq!(texts(&call(raw, "heartbeat", &sn, &beat).await)[..2], ["0", "none"]);
     let claim_keys = [owners.clone(), nodes.clone(), q.clone()];
     let claimed = call(raw, "claim", &claim_keys, &[b"mine", b"take", inboxes, b"PUBLISH", b"s"]).await;
-    assert_eq!(texts(array(&claimed[0])), ["claimed", "1", "3"]);
+    let claimed = texts(array(&claimed[0]));
+    assert_eq!((&*claimed[0], &*claimed[2]), ("claimed", "3"));
+    let epoch = claimed[1].as_bytes();
 
     let pop_keys = [owners.clone(), waiting.clone(), nodes.clone(), q.clone(), dead.clone()];
     let settings: [&[u8]; 8] = [b"mine", b"10000", b"1000", b"3", b"1000", b"60000", b"fifo", b"1048576"];
-    let pop = [&settings[..], &[b"s", b"1", b"2"]].concat();
+    let pop = [&settings[..], &[b"s", epoch, b"2"]].concat();
     let popped = call(raw, "pop", &pop_keys, &pop).await;
     let popped = texts(array(&popped[0]));
     assert_eq!(popped[..5], ["ok", "0", "0", "0", "0"]);
@@ -182,11 +184,11 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
     // The first was delivered, the second failed: ack, then requeue with no delay worth mentioning.
     let ack_keys = [owners.clone(), waiting.clone(), q.clone(), dead.clone()];
     let settings: [&[u8]; 6] = [b"mine", b"3", b"1000", b"60000", b"fifo", b"1048576"];
-    let ack = [&settings[..], &[b"s", b"1", b"0", b"1", ids[0].as_bytes()]].concat();
+    let ack = [&settings[..], &[b"s", epoch, b"0", b"1", ids[0].as_bytes()]].concat();
     let acked = call(raw, "ack", &ack_keys, &ack).await;
     assert_eq!(texts(array(&acked[0])), ["ok", "0", "1", "0", "0"]);
     let failed: [&[u8]; 11] =
-        [b"mine", b"1", b"s", ids[1].as_bytes(), b"1", b"3", b"1", b"not now", b"fifo", b"1000", b"60000"];
+        [b"mine", epoch, b"s", ids[1].as_bytes(), b"1", b"3", b"1", b"not now", b"fifo", b"1000", b"60000"];
     let requeued = call(raw, "requeue", &[owners.clone(), waiting.clone(), q, dead], &failed).await;
     assert_eq!(texts(&requeued)[..2], ["requeued", "1"]);
     let again = wait_ready(raw, &pop_keys, &pop).await;
@@ -195,10 +197,10 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
 
     // The ack of both carries what comes next, which is nothing.
     let ack =
-        [&settings[..], &[b"s", b"1", b"9", b"2", ids[1].as_bytes(), id_of(&again[1]).as_bytes()]].concat();
+        [&settings[..], &[b"s", epoch, b"9", b"2", ids[1].as_bytes(), id_of(&again[1]).as_bytes()]].concat();
     let acked = call(raw, "ack", &ack_keys, &ack).await;
     assert_eq!(texts(array(&acked[0])), ["ok", "0", "2", "0", "0"]);
-    assert_eq!(texts(&call(raw, "release", &[owners], &[b"mine", b"s", b"1"]).await), ["released"]);
+    assert_eq!(texts(&call(raw, "release", &[owners], &[b"mine", b"s", epoch]).await), ["released"]);
     assert_eq!(texts(&call(raw, "leave", &[nodes], &[b"mine"]).await), ["1"]);
     assert_eq!(courier.stats(&s).await.expect("stats").owner, None);
     t.finish().await;
