@@ -86,6 +86,11 @@ async fn f20_a_lost_doorbell_delays_the_message_by_one_look_again() {
     // Doorbells of this session carry its id behind a space or alone; the sweep's begin with `?`.
     proxy.drop_frames_with(Some(b"lost-doorbell"));
     worker.push(push(&s, "lost-doorbell")).await.expect("queued");
+    // The push is answered on another connection: that does not mean that the doorbell has passed here.
+    wait_until("the doorbell to be lost", Duration::from_secs(10), || async {
+        if proxy.dropped() >= 1 { Ok(()) } else { Err("nothing dropped".into()) }
+    })
+    .await;
     proxy.drop_frames_with(None);
     assert_eq!(sink.wait_for(1).await, ["lost-doorbell"]);
     assert!(owner.metrics().doorbells_missed >= 1, "{:?}", owner.metrics());

@@ -196,6 +196,34 @@ async fn frames_with_a_pattern_are_dropped_and_the_rest_arrives_whole() {
     b.finish().await;
 }
 
+#[tokio::test]
+async fn requests_with_a_pattern_are_dropped_and_others_arrive() {
+    let mut b = Bench::new("requests").await;
+    let mut raw = b.through().await;
+    b.proxy.drop_requests_with(Some(b"INCR"));
+    let key = b.key.clone();
+    let mut answer = std::pin::pin!(incr(&mut raw, &key));
+    assert!(timeout(SHORT, &mut answer).await.is_err(), "a dropped command was answered");
+    assert_eq!((b.count().await, b.proxy.dropped()), (0, 1));
+    b.proxy.drop_requests_with(None);
+    assert_eq!(incr(&mut b.through().await, &key).await.expect("INCR"), 1);
+    b.finish().await;
+}
+
+#[tokio::test]
+async fn a_freeze_holds_for_the_connections_of_its_moment() {
+    let b = Bench::new("freeze").await;
+    let mut old = b.through().await;
+    b.proxy.freeze_open(Mode::SILENT);
+    let key = b.key.clone();
+    let mut answer = std::pin::pin!(incr(&mut old, &key));
+    assert!(timeout(SHORT, &mut answer).await.is_err(), "answered through a frozen connection");
+    assert_eq!(incr(&mut b.through().await, &key).await.expect("a new connection is served"), 1);
+    b.proxy.set(Mode::Pass);
+    assert!(timeout(SHORT, &mut answer).await.is_err(), "frozen for good");
+    b.finish().await;
+}
+
 async fn read_until(stream: &mut TcpStream, text: &mut String, end: &str) {
     let mut buffer = [0; 4096];
     while !text.ends_with(end) {
