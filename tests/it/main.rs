@@ -7,6 +7,8 @@ mod cancel;
 mod connections;
 mod faults;
 mod harness;
+#[cfg(feature = "cli")]
+mod kills;
 mod observability;
 mod protocol;
 mod restart;
