@@ -21,7 +21,8 @@ local function settle_head(q, dead, now, o)
       bury(dead, r, f and 'attempts' or 'format', now, o.dead_cap, o.dead_ttl_ms)
       buried = buried + 1
     elseif f.not_before_ms > now then
-      local left = f.not_before_ms - now
+      -- Its time may be over before its pause is: what stands behind it waits for the earlier of the two.
+      local left = math.min(f.not_before_ms, f.expires_ms) - now
       if wait == 0 or left < wait then wait = left end
       if o.order ~= 'tail' or rotated >= 32 or rotated + 1 >= redis.call('LLEN', q) then
         return false, wait, expired, buried
