@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::Batcher;
@@ -202,6 +202,7 @@ impl Engine {
             stop: self.core.stop.child_token(),
             drain: CancellationToken::new(),
             again: AtomicBool::new(false),
+            bell: Notify::new(),
         })
     }
 

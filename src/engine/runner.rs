@@ -43,8 +43,10 @@ pub(super) enum Start {
 /// How it goes on.
 enum Step {
     On,
-    /// Nothing before that.
+    /// Nothing before that: the server refuses or is away.
     Wait(Duration),
+    /// The head is not due before that. A doorbell ends the wait: another process may have claimed the session.
+    NotDue(Duration),
     /// Claim, after a pause.
     Claim(ClaimMode, Duration),
     /// Nothing is pending.
@@ -102,6 +104,13 @@ impl Runner {
                 Step::Idle | Step::On => self.step().await,
                 Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
+                Step::NotDue(pause) => {
+                    let active = self.active.clone();
+                    tokio::select! {
+                        stopped = self.interrupted(pause) => if stopped { Step::End(Ended::Stopped) } else { Step::On },
+                        () = active.bell.notified() => Step::On,
+                    }
+                }
                 Step::Claim(_, pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Claim(mode, _) => self.claim(mode).await,
             };
@@ -227,7 +236,7 @@ impl Runner {
         self.fetched = Instant::now();
         self.batch.extend(next.records.iter().filter_map(Record::parse));
         match next.wait {
-            Some(wait) => Step::Wait(wait),
+            Some(wait) => Step::NotDue(wait),
             None if self.batch.is_empty() && !next.more => Step::Idle,
             None => Step::On,
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::SessionId;
@@ -32,6 +32,8 @@ pub(super) struct Active {
     pub(super) drain: CancellationToken,
     /// A doorbell rang meanwhile.
     pub(super) again: AtomicBool,
+    /// Wakes a runner that waits for its head's next attempt.
+    pub(super) bell: Notify,
 }
 
 pub(super) struct Slot {
@@ -98,6 +100,7 @@ impl Slot {
 impl Active {
     pub(super) fn ring(&self) {
         self.again.store(true, Ordering::Release);
+        self.bell.notify_one();
     }
 
     /// Whether it rang since the last look.
