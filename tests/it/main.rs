@@ -5,5 +5,10 @@
 mod support;
 
 mod basics;
+mod bodies;
 mod cancel;
+mod lua;
+mod pushing;
 mod restart;
+mod retry;
+mod ttl;
