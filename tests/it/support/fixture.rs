@@ -51,7 +51,7 @@ impl Serving {
 /// A process in the process: a runtime of its own that can be made to vanish between two polls, which no code of the
 /// courier notices. The server sees its connections close, as after SIGKILL.
 pub struct Process {
-    runtime: tokio::runtime::Runtime,
+    pub runtime: tokio::runtime::Runtime,
     pub courier: Courier,
 }
 
