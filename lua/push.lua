@@ -52,13 +52,15 @@ end
 
 local pending = redis.call('LLEN', q)
 local slot = coalesce ~= '' and pending > 1 and find_coalesced(pending) or nil
-if dedupe_ms > 0 and redis.call('EXISTS', d) == 1 then return { 'duplicate', pending, -1, 0 } end
-if not slot and pending >= max_pending and policy ~= 'drop_oldest' then return { 'full', pending, -1, 0 } end
+if not slot and pending >= max_pending and policy ~= 'drop_oldest' then
+  local known = dedupe_ms > 0 and redis.call('EXISTS', d) == 1
+  return { known and 'duplicate' or 'full', pending, -1, 0 }
+end
+if dedupe_ms > 0 and not redis.call('SET', d, '', 'NX', 'PX', dedupe_ms) then return { 'duplicate', pending, -1, 0 } end
 
 local now = now_ms()
 local expires = now + ttl_ms
 local record = record_build(now, expires, 0, 0, id, coalesce, trace, '', '', body)
-if dedupe_ms > 0 then redis.call('SET', d, '', 'PX', dedupe_ms) end
 
 if slot then
   redis.call('LSET', q, slot, record)

@@ -28,7 +28,8 @@
 -- Cost      O(size of the record)
 local s, w, q, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local node, epoch, sid, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local attempt, max_attempts, delay_ms, err, order = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local attempt, max_attempts, delay_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local err, order = ARGV[8], ARGV[9]
 local dead_cap, dead_ttl_ms = tonumber(ARGV[10]), ARGV[11]
 
 local owner = ownership(s, sid, node .. ':' .. epoch)

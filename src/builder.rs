@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{Config, RetryOrder};
-use crate::connection::{Endpoint, Tls};
+use crate::connection::{Credentials, Endpoint, Provider, Tls};
 use crate::{Courier, OnFull, Result};
 
 /// Settings of a [`Courier`]. Every one has a default that fits an MCP server; all processes that share queues
@@ -13,6 +13,7 @@ use crate::{Courier, OnFull, Result};
 pub struct Builder {
     config: Config,
     tls: Tls,
+    credentials: Option<Provider>,
 }
 
 macro_rules! settings {
@@ -83,6 +84,18 @@ impl Builder {
         self
     }
 
+    /// Asks for user and password each time a connection is opened, instead of taking them from the URL: for passwords
+    /// and tokens that change. An error's text becomes part of [`Error::Refused`](crate::Error::Refused) and of the log;
+    /// the courier tries again, at most once a second.
+    pub fn credentials<F, Fut>(mut self, ask: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, String>> + Send + 'static,
+    {
+        self.credentials = Some(Provider::new(ask));
+        self
+    }
+
     /// Connects to `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`),
     /// `redis+unix:///path[?db=0&user=…&pass=…]`, `memory://` (private to this courier) or `memory://name` (shared in
     /// this process).
@@ -96,7 +109,7 @@ impl Builder {
     /// Dropping the future closes what it opened.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Courier> {
         self.config.check()?;
-        let endpoint = Endpoint::parse(url.as_ref(), &self.tls)?;
+        let endpoint = Endpoint::parse(url.as_ref(), &self.tls)?.credentials(self.credentials);
         Courier::start(self.config, endpoint).await
     }
 }

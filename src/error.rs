@@ -124,7 +124,7 @@ fn advice(code: &str) -> &'static str {
         "NOREPLICAS" => " (too few replicas are connected, see min-replicas-to-write)",
         "READONLY" => " (this server is a replica: connect to the primary)",
         "NOPERM" => " (the ACL user lacks this right, see docs/protocol.md)",
-        "WRONGPASS" | "NOAUTH" => " (check user name and password)",
+        "WRONGPASS" | "NOAUTH" | "CREDENTIALS" => " (check user name and password)",
         "WRONGTYPE" => " (a key under our prefix belongs to something else: choose another prefix)",
         _ => "",
     }

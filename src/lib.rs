@@ -60,7 +60,7 @@ pub use tokio_util::sync::CancellationToken;
 
 pub use crate::builder::Builder;
 pub use crate::config::RetryOrder;
-pub use crate::connection::Tls;
+pub use crate::connection::{Credentials, Tls};
 pub use crate::courier::Courier;
 pub use crate::dead_letters::{DeadLetter, DeadLetters};
 pub use crate::delivery::{Delivery, NotificationSink, SinkError};

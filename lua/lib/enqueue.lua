@@ -9,9 +9,14 @@ local function ring(inboxes, publish, owner, sid, record, handoff_bytes)
   return type(heard) == 'number' and heard or 0
 end
 
--- The queue's own expiry is extended, never shortened: an abandoned queue vanishes with its last record.
+-- The queue's own expiry is extended, never shortened: an abandoned queue vanishes after its last record. It is set
+-- a little late (a quarter of what is left, a minute at most), so that a busy queue is not touched by every push.
+local function expire_after(q, now, expires)
+  redis.call('PEXPIREAT', q, expires + math.min(math.floor((expires - now) / 4), 60000))
+end
+
 local function extend_expiry(q, now, expires)
-  if now + redis.call('PTTL', q) < expires then redis.call('PEXPIREAT', q, expires) end
+  if now + redis.call('PTTL', q) < expires then expire_after(q, now, expires) end
 end
 
 local function enqueue(q, s, w, sid, record, expires, now, look_again_ms, inboxes, publish, handoff_bytes)
@@ -20,7 +25,7 @@ local function enqueue(q, s, w, sid, record, expires, now, look_again_ms, inboxe
     extend_expiry(q, now, expires)
     return n, -1
   end
-  redis.call('PEXPIREAT', q, expires)
+  expire_after(q, now, expires)
   local indexed = redis.pcall('ZADD', w, now + look_again_ms, sid)
   local owner = redis.pcall('HGET', s, sid)
   local failed = type(indexed) == 'table' and indexed or type(owner) == 'table' and owner

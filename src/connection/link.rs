@@ -16,6 +16,10 @@ use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Before the first try when connections keep going.
+const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
+/// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1400);
 /// A connection that lived so long was a good one.
 const STABLE: Duration = Duration::from_secs(2);
 
@@ -198,7 +202,7 @@ impl Inner {
             tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
             self.state.send_replace(LinkState::Down(lost));
             // A connection that did not last is not opened again at once: a refusing server is not stormed.
-            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(FLAPPING_PAUSE) };
             tokio::select! {
                 up = self.reconnect(pause) => generation = up,
                 () = stop.cancelled() => {
@@ -215,7 +219,7 @@ impl Inner {
         let mut told = String::new();
         loop {
             // Jitter, so that many processes do not come back in one moment.
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+            tokio::time::sleep(pause.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
             match self.connect().await {
                 Ok(generation) => {
                     self.reconnects.fetch_add(1, Ordering::Relaxed);
@@ -228,9 +232,8 @@ impl Inner {
                         tracing::warn!(link = self.name, error = %e, "cannot connect, trying on");
                         told = why;
                     }
-                    // Wrong credentials are tried at the slowest pace from the start.
                     pause = if matches!(&e, Error::Refused { .. }) {
-                        LONGEST_PAUSE
+                        REFUSED_PAUSE
                     } else {
                         (pause * 2).min(LONGEST_PAUSE)
                     };

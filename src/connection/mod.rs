@@ -4,12 +4,15 @@
 //! output limit to every reply of a connection that has subscribed, and a large one would cut it.
 
 mod commands;
+mod credentials;
 mod failure;
 mod link;
 mod tls;
 mod url;
 
 pub(crate) use commands::Commands;
+pub use credentials::Credentials;
+pub(crate) use credentials::Provider;
 pub(crate) use link::{Link, LinkState};
 pub use tls::Tls;
 pub(crate) use url::Endpoint;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo};
 
-use super::Tls;
 use super::failure::from_redis;
+use super::{Provider, Tls};
 use crate::{Error, Result};
 
 /// A server's address, checked.
@@ -15,6 +15,7 @@ use crate::{Error, Result};
 pub(crate) struct Endpoint {
     /// For people: no user, no password.
     pub(crate) address: String,
+    credentials: Option<Provider>,
     kind: Kind,
 }
 
@@ -84,7 +85,7 @@ impl Endpoint {
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
         let client = open(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
-        Ok(Self { address, kind: Kind::Server(Box::new(client)) })
+        Ok(Self { address, credentials: None, kind: Kind::Server(Box::new(client)) })
     }
 
     #[cfg(feature = "memory")]
@@ -100,12 +101,32 @@ impl Endpoint {
         } else {
             crate::memory::Memory::named(name)
         };
-        Ok(Self { address: format!("memory://{name}"), kind: Kind::Memory(memory) })
+        Ok(Self { address: format!("memory://{name}"), credentials: None, kind: Kind::Memory(memory) })
     }
 
     #[cfg(not(feature = "memory"))]
     fn memory(_: &str) -> Result<Self> {
         Err(Error::invalid("url", "memory:// needs the feature `memory` of mcp-courier"))
+    }
+
+    /// Asks this provider each time a connection is opened, instead of what the URL says.
+    pub(crate) fn credentials(mut self, provider: Option<Provider>) -> Self {
+        self.credentials = provider;
+        self
+    }
+
+    async fn with_credentials(&self, client: &redis::Client) -> Result<redis::Client> {
+        let Some(provider) = &self.credentials else { return Ok(client.clone()) };
+        let refused =
+            |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
+        let credentials = provider.ask().await.map_err(refused)?;
+        let info = client.get_connection_info().clone();
+        let mut redis = info.redis_settings().clone().set_password(credentials.password);
+        if let Some(user) = credentials.user {
+            redis = redis.set_username(user);
+        }
+        redis::Client::open(info.set_redis_settings(redis))
+            .map_err(|e| from_redis("connect", &self.address, &e, false))
     }
 
     /// Opens one connection. `on_push` hears pushed frames and the connection's end.
@@ -122,22 +143,28 @@ impl Endpoint {
                 on_push(info);
                 Ok::<(), std::convert::Infallible>(())
             });
+        let failed = |e| from_redis("connect", &self.address, &e, false);
         let opening = async {
             match &self.kind {
-                Kind::Server(client) => client.get_multiplexed_async_connection_with_config(&config).await,
+                Kind::Server(client) => {
+                    let client = self.with_credentials(client).await?;
+                    client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+                }
                 #[cfg(feature = "memory")]
                 Kind::Memory(memory) => {
                     let info =
                         redis::RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
                     let (connection, driver) =
-                        MultiplexedConnection::new_with_config(&info, memory.connect(), config).await?;
+                        MultiplexedConnection::new_with_config(&info, memory.connect(), config)
+                            .await
+                            .map_err(failed)?;
                     tokio::spawn(driver);
                     Ok(connection)
                 }
             }
         };
         match tokio::time::timeout(timeout, opening).await {
-            Ok(opened) => opened.map_err(|e| from_redis("connect", &self.address, &e, false)),
+            Ok(opened) => opened,
             Err(_) => Err(Error::Timeout {
                 op: "connect",
                 address: self.address.clone(),

@@ -16,7 +16,7 @@ use crate::connection::{Link, LinkState};
 use crate::script;
 
 /// A beat that is not heard for so long means that the bell connection is dead, whatever TCP says.
-pub(super) const BEAT_LOST: Duration = Duration::from_secs(3);
+pub(super) const BEAT_LOST: Duration = Duration::from_millis(2500);
 
 /// What the heartbeat knows about the path.
 #[derive(Default)]
@@ -104,6 +104,11 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                 if why != told {
                     tracing::warn!(error = %e, "no heartbeat, trying on");
                     told = why;
+                }
+                if matches!(e, Error::Timeout { .. }) {
+                    // The bell leads to the same server: it would be found silent only after another wait.
+                    bell.broken(generation);
+                    on_its_way = None;
                 }
                 engine.health.set(|p| p.failing = Some(e));
             }

@@ -243,7 +243,10 @@ impl Engine {
             let mut sessions = self.sessions.lock();
             let Some(slot) = sessions.get_mut(sid) else { return false };
             if let Some(busy) = &slot.active {
-                busy.ring();
+                // A runner looks by itself before it ends: what a sweep has to say it finds out anyway.
+                if !matches!(start, Start::Look) {
+                    busy.ring();
+                }
                 return true;
             }
             slot.active = Some(active.clone());

@@ -43,10 +43,8 @@ pub(super) enum Start {
 /// How it goes on.
 enum Step {
     On,
-    /// Nothing before that: the server refuses or is away.
+    /// Nothing before that.
     Wait(Duration),
-    /// The head is not due before that. A doorbell ends the wait: another process may have claimed the session.
-    NotDue(Duration),
     /// Claim, after a pause.
     Claim(ClaimMode, Duration),
     /// Nothing is pending.
@@ -104,13 +102,6 @@ impl Runner {
                 Step::Idle | Step::On => self.step().await,
                 Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
-                Step::NotDue(pause) => {
-                    let active = self.active.clone();
-                    tokio::select! {
-                        stopped = self.interrupted(pause) => if stopped { Step::End(Ended::Stopped) } else { Step::On },
-                        () = active.bell.notified() => Step::On,
-                    }
-                }
                 Step::Claim(_, pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Claim(mode, _) => self.claim(mode).await,
             };
@@ -236,7 +227,7 @@ impl Runner {
         self.fetched = Instant::now();
         self.batch.extend(next.records.iter().filter_map(Record::parse));
         match next.wait {
-            Some(wait) => Step::NotDue(wait),
+            Some(wait) => Step::Wait(wait),
             None if self.batch.is_empty() && !next.more => Step::Idle,
             None => Step::On,
         }
@@ -348,10 +339,11 @@ impl Runner {
         }
     }
 
-    /// Sleeps; true when it is time to stop instead.
+    /// Sleeps, or less when the doorbell rings (somebody may have taken the session); true when it is time to stop.
     async fn interrupted(&self, pause: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
+            () = self.active.bell.notified() => false,
             () = self.active.stop.cancelled() => true,
             () = self.active.drain.cancelled() => true,
         }

@@ -32,7 +32,7 @@ pub(super) struct Active {
     pub(super) drain: CancellationToken,
     /// A doorbell rang meanwhile.
     pub(super) again: AtomicBool,
-    /// Wakes a runner that waits for its head's next attempt.
+    /// Wakes a runner that pauses.
     pub(super) bell: Notify,
 }
 

@@ -29,7 +29,8 @@ use tokio::io::DuplexStream;
 /// Engines with a name. Only their handles and connections keep them.
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<Shared>>>> = LazyLock::new(Mutex::default);
 
-/// Opens a raw RESP connection to the engine called `name`, as in `memory://name`, for tests and tools that look inside.
+/// Opens a raw RESP connection to the engine called `name`, as in `memory://name`: for tests and tools that look
+/// inside.
 ///
 /// The same name is the same engine within the process, as long as somebody holds a connection to it. An empty name is
 /// an engine of its own.

@@ -1,24 +1,26 @@
 -- Builds what scripts see: Redis's allowed part of Lua 5.1 and the `redis` table, closed against new globals.
+-- Not there, though Redis has them: load and loadstring, because hostile bytecode breaks the interpreter.
 -- Called once per engine with two functions of the host; gives back the table that holds the globals (KEYS and ARGV
 -- go in there), the environment of all scripts, and the function that runs one.
 local command, sha1hex = ...
-local error, pcall, rawget, rawset, setmetatable, type, tostring = error, pcall, rawget, rawset, setmetatable, type, tostring
-local match, sub = string.match, string.sub
+-- Scripts can change the library tables, so what is used later is taken now.
+local error, pcall, rawget, rawset, select = error, pcall, rawget, rawset, select
+local setmetatable, tostring, type = setmetatable, tostring, type
+local find, sub = string.find, string.sub
 
 local visible = {}
 for _, name in ipairs {
-  'assert', 'collectgarbage', 'error', 'getmetatable', 'ipairs', 'load', 'loadstring', 'next', 'pairs', 'pcall',
-  'rawequal', 'rawget', 'select', 'setmetatable', 'tonumber', 'tostring', 'type', 'unpack', 'xpcall', '_VERSION',
+  'assert', 'collectgarbage', 'error', 'getmetatable', 'ipairs', 'next', 'pairs', 'rawequal',
+  'rawget', 'select', 'setmetatable', 'tonumber', 'tostring', 'type', 'unpack', 'xpcall', '_VERSION',
   'math', 'string', 'table',
 } do visible[name] = _G[name] end
-string.dump = nil
+rawset(string, 'dump', nil)
 
--- "-CODE text" and "text" both become an error table; the second gets the code ERR.
+-- An error always has a code: a text of one word gets ERR.
 local function failure(text)
-  if sub(text, 1, 1) ~= '-' then return { err = 'ERR ' .. text } end
-  local code, rest = match(text, '^%-([^ ]*) (.*)$')
-  if code then return { err = code .. ' ' .. rest } end
-  return { err = 'ERR ' .. sub(text, 2) }
+  if sub(text, 1, 1) == '-' then text = sub(text, 2) end
+  if not find(text, ' ', 1, true) then text = 'ERR ' .. text end
+  return { err = text }
 end
 
 local function single(field, ...)
@@ -31,22 +33,32 @@ local function single(field, ...)
 end
 
 visible.redis = {
-  -- Raised from Lua, so that a script's own pcall finds the same table as in Redis.
+  -- Raised from Lua: what the host raises is no table to a script.
   call = function(...)
     local reply = command(...)
     if type(reply) == 'table' and rawget(reply, 'err') then error(reply, 0) end
     return reply
   end,
-  pcall = function(...) return command(...) end,
+  pcall = command,
   error_reply = function(...) return single('err', ...) end,
   status_reply = function(...) return single('ok', ...) end,
   sha1hex = function(...)
-    if select('#', ...) ~= 1 then error(failure('wrong number of arguments'), 0) end
+    if select('#', ...) ~= 1 then error({ err = 'ERR wrong number of arguments' }, 0) end
     return sha1hex(tostring((...)))
   end,
   log = function() end,
   LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
 }
+
+-- What a pcall catches of a failed command is its text, not the table.
+local function settle(ok, ...)
+  if not ok then
+    local caught = ...
+    if type(caught) == 'table' and type(caught.err) == 'string' then return false, caught.err end
+  end
+  return ok, ...
+end
+visible.pcall = function(...) return settle(pcall(...)) end
 
 local environment = {}
 visible._G = environment

@@ -134,10 +134,10 @@ impl Channels {
         let Some(listeners) = self.channels.get_mut(channel) else {
             return;
         };
-        if listeners.remove(&id).is_some() {
-            if let Some(client) = self.clients.get_mut(&id) {
-                client.subscriptions -= 1;
-            }
+        if listeners.remove(&id).is_some()
+            && let Some(client) = self.clients.get_mut(&id)
+        {
+            client.subscriptions -= 1;
         }
         if listeners.is_empty() {
             self.channels.remove(channel);

@@ -52,13 +52,7 @@ impl Scripts {
         let (globals, environment, runner): (Table, Table, Function) = prelude.call((command, sha1hex))?;
         lua.set_globals(environment)?;
         let slices = Arc::new(AtomicU32::new(0));
-        let used = slices.clone();
-        lua.set_hook(HookTriggers::new().every_nth_instruction(SLICE), move |_, _| {
-            if used.fetch_add(1, Ordering::Relaxed) < BUDGET {
-                return Ok(VmState::Continue);
-            }
-            Err(mlua::Error::RuntimeError("script used too many instructions".to_owned()))
-        })?;
+        watch(&lua, &slices)?;
         Ok(Self { lua, globals, runner, compiled: HashMap::new(), slices })
     }
 
@@ -100,7 +94,9 @@ impl Scripts {
         }
         let function = self.find(sha).ok_or(Fault::new("NOSCRIPT No matching script. Please use EVAL."))?;
         let (keys, argv) = rest.split_at(count);
-        self.slices.store(0, Ordering::Relaxed);
+        if self.slices.swap(0, Ordering::Relaxed) > BUDGET {
+            watch(&self.lua, &self.slices).map_err(|error| Fault::new(format!("ERR {error}")))?;
+        }
         let outcome = self.strings(keys).and_then(|keys| {
             self.globals.raw_set("KEYS", keys)?;
             self.globals.raw_set("ARGV", self.strings(argv)?)?;
@@ -120,6 +116,23 @@ impl Scripts {
         }
         Ok(table)
     }
+}
+
+/// Lets the scripts run for [`BUDGET`] slices each.
+fn watch(lua: &Lua, slices: &Arc<AtomicU32>) -> mlua::Result<()> {
+    let used = slices.clone();
+    lua.set_hook(HookTriggers::new().every_nth_instruction(SLICE), move |lua, _| {
+        if used.fetch_add(1, Ordering::Relaxed) < BUDGET {
+            return Ok(VmState::Continue);
+        }
+        // From here on every instruction fails, so that no pcall of the script's can carry on.
+        lua.set_hook(HookTriggers::new().every_nth_instruction(1), |_, _| Err(exhausted()))?;
+        Err(exhausted())
+    })
+}
+
+fn exhausted() -> mlua::Error {
+    mlua::Error::RuntimeError("script used too many instructions".to_owned())
 }
 
 /// What a script raised, as the reply to its caller.

@@ -53,8 +53,9 @@ impl Zset {
         self.scores.get(member).copied()
     }
 
-    /// Sets a member's score.
+    /// Sets a member's score. Zero loses its sign, as in the short sets of Redis.
     pub(super) fn insert(&mut self, member: &[u8], score: f64) {
+        let score = score + 0.0;
         let member = match self.scores.get_key_value(member) {
             Some((known, &old)) => {
                 let known = known.clone();

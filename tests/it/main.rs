@@ -7,10 +7,17 @@ mod support;
 mod basics;
 mod bodies;
 mod cancel;
+mod connections;
 mod crash;
+mod faults;
+mod harness;
 mod lua;
+mod observability;
 mod ownership;
 mod pushing;
 mod restart;
 mod retry;
+mod shutdown;
+#[cfg(feature = "tls")]
+mod tls;
 mod ttl;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mcp_courier::{Builder, Courier, Push, SessionId};
 
 use crate::support::fixture::{Recorder, session};
-use crate::support::private::PrivateServer;
+use crate::support::private::{Options, private_or_skip};
 use crate::support::wait::wait_until;
 
 /// What a load did: every acknowledged push, in order, for each session.
@@ -108,7 +108,7 @@ fn builder() -> Builder {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f28_script_flush_under_load_is_seen_by_nobody() {
-    let server = PrivateServer::start(&[]).await;
+    let Some(server) = private_or_skip("restart", Options::default()).await else { return };
     let mut raw = server.raw().await;
     let load = Load::start(builder, &server.url(), 8).await;
     let start = Instant::now();
@@ -126,7 +126,7 @@ async fn f28_script_flush_under_load_is_seen_by_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_kill_of_all_connections_under_load_loses_nothing() {
-    let server = PrivateServer::start(&[]).await;
+    let Some(server) = private_or_skip("restart", Options::default()).await else { return };
     let load = Load::start(builder, &server.url(), 8).await;
     for _ in 0..10 {
         let mut raw = server.raw().await;
@@ -149,10 +149,12 @@ async fn client_kill_of_all_connections_under_load_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_and_started_again_with_its_data_loses_nothing() {
-    let mut server = PrivateServer::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let Some(server) = private_or_skip("restart", Options { appendonly: true, extra: &[] }).await else {
+        return;
+    };
     let load = Load::start(builder, &server.url(), 8).await;
     load.wait_delivered(100).await;
-    server.sigkill();
+    server.sigkill().await;
     wait_until("the outage is seen", Duration::from_secs(5), || async {
         if load.owner.health().is_healthy() { Err("healthy".to_owned()) } else { Ok(()) }
     })
@@ -165,7 +167,7 @@ async fn a_server_killed_and_started_again_with_its_data_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn f32_a_server_that_comes_back_empty_is_served_again_without_a_restart() {
-    let server = PrivateServer::start(&[]).await;
+    let Some(server) = private_or_skip("restart", Options::default()).await else { return };
     let mut raw = server.raw().await;
     let builder = || builder().heartbeat(Duration::from_millis(200));
     let load = Load::start(builder, &server.url(), 8).await;

@@ -15,6 +15,9 @@ pub(super) const COMMANDS: &[Command] = &[
     }),
     ("TTL", 2, |store, args| Ok(ttl(store, args, 1000))),
     ("PTTL", 2, |store, args| Ok(ttl(store, args, 1))),
+    ("PEXPIRETIME", 2, |store, args| {
+        Ok(Reply::Int(store.deadline(args[0]).map_or(-2, |deadline| deadline.unwrap_or(-1))))
+    }),
     ("EXPIRE", -3, |store, args| expire(store, args, 1000, true)),
     ("PEXPIRE", -3, |store, args| expire(store, args, 1, true)),
     ("PEXPIREAT", -3, |store, args| expire(store, args, 1, false)),

@@ -21,6 +21,9 @@ fn limit(text: &[u8]) -> Result<Limit, Fault> {
         [b'(', rest @ ..] => (true, rest),
         _ => (false, text),
     };
+    if number.is_empty() {
+        return Ok(Limit { score: 0.0, excluded });
+    }
     let not_float = || Fault::new("ERR min or max is not a float");
     let score: f64 =
         std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(not_float)?;

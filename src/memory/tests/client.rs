@@ -10,7 +10,8 @@ async fn connect(memory: &Memory) -> (MultiplexedConnection, UnboundedReceiver<P
     let (sender, pushes) = unbounded_channel();
     let info = RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
     let config = AsyncConnectionConfig::new().set_push_sender(sender);
-    let (connection, driver) = MultiplexedConnection::new_with_config(&info, memory.connect(), config).await.unwrap();
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&info, memory.connect(), config).await.unwrap();
     (connection, pushes, tokio::spawn(driver))
 }
 
@@ -21,9 +22,16 @@ async fn a_script_on_one_connection_rings_the_subscriber_on_another_in_order() {
     let (cmd, _, _) = connect(&memory).await;
     bell.subscribe("inbox").await.unwrap();
     assert_eq!(pushes.recv().await.unwrap().kind, PushKind::Subscribe);
-    let script = redis::Script::new("return redis.call('PUBLISH', KEYS[1], ARGV[1])");
+    let script = "return redis.call('PUBLISH', KEYS[1], ARGV[1])";
     for n in 0..500 {
-        let heard: i64 = script.key("inbox").arg(n).invoke_async(&mut cmd.clone()).await.unwrap();
+        let heard: i64 = redis::cmd("EVAL")
+            .arg(script)
+            .arg(1)
+            .arg("inbox")
+            .arg(n)
+            .query_async(&mut cmd.clone())
+            .await
+            .unwrap();
         assert_eq!(heard, 1);
     }
     for n in 0..500 {
@@ -43,12 +51,19 @@ async fn many_tasks_get_their_own_replies() {
         .map(|task| {
             let mut connection = connection.clone();
             tokio::spawn(async move {
-                let script = redis::Script::new("redis.call('PUBLISH', 'noise', 'x') return ARGV[1]");
+                let script = "redis.call('PUBLISH', 'noise', 'x') return ARGV[1]";
                 for n in 0..100 {
                     let tag = format!("{task}:{n}");
-                    let back: String = redis::cmd("ECHO").arg(&tag).query_async(&mut connection).await.unwrap();
+                    let back: String =
+                        redis::cmd("ECHO").arg(&tag).query_async(&mut connection).await.unwrap();
                     assert_eq!(back, tag);
-                    let back: String = script.arg(&tag).invoke_async(&mut connection).await.unwrap();
+                    let back: String = redis::cmd("EVAL")
+                        .arg(script)
+                        .arg(0)
+                        .arg(&tag)
+                        .query_async(&mut connection)
+                        .await
+                        .unwrap();
                     assert_eq!(back, tag);
                 }
             })
@@ -82,7 +97,8 @@ async fn a_cut_connection_is_reported_and_forgotten() {
     let (mut cmd, _, _) = connect(&memory).await;
     bell.subscribe("inbox").await.unwrap();
     pushes.recv().await.unwrap();
-    let killed: i64 = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query_async(&mut cmd).await.unwrap();
+    let killed: i64 =
+        redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).query_async(&mut cmd).await.unwrap();
     assert_eq!(killed, 1);
     assert_eq!(pushes.recv().await.unwrap().kind, PushKind::Disconnection);
     driver.await.unwrap();
@@ -93,7 +109,8 @@ async fn a_cut_connection_is_reported_and_forgotten() {
 #[tokio::test]
 async fn the_client_reads_floats_maps_and_scores() {
     let (mut connection, _, _) = connect(&Memory::private()).await;
-    let _: () = redis::cmd("ZADD").arg(&["z", "1.5", "a", "2", "b"]).query_async(&mut connection).await.unwrap();
+    let _: () =
+        redis::cmd("ZADD").arg(&["z", "1.5", "a", "2", "b"]).query_async(&mut connection).await.unwrap();
     let score: f64 = redis::cmd("ZSCORE").arg(&["z", "a"]).query_async(&mut connection).await.unwrap();
     let all: Vec<(String, f64)> =
         redis::cmd("ZRANGE").arg(&["z", "0", "-1", "WITHSCORES"]).query_async(&mut connection).await.unwrap();

@@ -1,7 +1,9 @@
 //! The engine against its promises, and against a real server.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed, which is what it should do")]
 
 mod client;
 mod commands;
 mod lua;
 mod random;
+mod scripts;
 mod support;

@@ -8,7 +8,8 @@ const BATCH: usize = 150;
 
 type Request = Vec<Vec<u8>>;
 
-/// Arguments by kind: `k` a key, `f` a field or member, `v` a value, `i` an integer, `s` a score, `m` a range limit.
+/// Arguments by kind: `k` a key, `f` a field or member, `v` a value, `i` an integer, `s` a score, `m` a range limit, `t` a time
+/// far off.
 const SHAPES: &[(&str, &str)] = &[
     ("s", "GET k"),
     ("s", "SET k v"),
@@ -62,8 +63,10 @@ const SHAPES: &[(&str, &str)] = &[
     ("", "TTL k"),
     ("", "PEXPIRE k 1000000"),
     ("", "PEXPIREAT k 1000"),
-    ("", "EXPIRE k 2000 GT"),
-    ("", "EXPIRE k 500 LT"),
+    ("", "PEXPIREAT k t GT"),
+    ("", "PEXPIREAT k t LT"),
+    ("", "PEXPIREAT k t NX"),
+    ("", "PEXPIREAT k t XX"),
     ("", "PERSIST k"),
 ];
 
@@ -74,17 +77,28 @@ fn pick<'a>(rng: &mut Rng, from: &[&'a str]) -> &'a str {
 fn argument(rng: &mut Rng, kind: &str, shape: &str) -> Vec<u8> {
     let text = match shape {
         "k" => {
-            let kind = if kind.is_empty() || rng.u8(..12) == 0 { pick(rng, &["s", "l", "h", "z"]) } else { kind };
+            let kind =
+                if kind.is_empty() || rng.u8(..12) == 0 { pick(rng, &["s", "l", "h", "z"]) } else { kind };
             format!("{kind}{}", rng.u8(..3))
         }
         "f" => pick(rng, &["a", "b", "c", "dd", "e\0", "", "10", "9"]).to_owned(),
         "v" => {
             let length = if rng.u8(..10) == 0 { 60 } else { 3 };
-            return (0..rng.usize(..=length)).map(|_| pick(rng, &["x", "\0", "1", "\r\n"]).as_bytes()[0] | rng.u8(..2)).collect();
+            return (0..rng.usize(..=length))
+                .map(|_| pick(rng, &["x", "\0", "1", "\r\n"]).as_bytes()[0] | rng.u8(..2))
+                .collect();
         }
         "i" => pick(rng, &["0", "1", "2", "3", "-1", "-2", "-3", "100", "-100", "x"]).to_owned(),
-        "s" => pick(rng, &["0", "-0", "1", "2", "2.5", "0.1", "-7", "1e20", "inf", "-inf", "1733000000000", "x"]).to_owned(),
-        "m" => pick(rng, &["0", "1", "(1", "(2.5", "2.5", "inf", "-inf", "(inf", "(-inf", "0.1", "1733000000000", "x"]).to_owned(),
+        "s" => {
+            pick(rng, &["0", "-0", "1", "2", "2.5", "0.1", "-7", "1e20", "inf", "-inf", "1733000000000", "x"])
+                .to_owned()
+        }
+        "m" => pick(
+            rng,
+            &["0", "1", "(1", "(2.5", "2.5", "inf", "-inf", "(inf", "(-inf", "0.1", "1733000000000", "x"],
+        )
+        .to_owned(),
+        "t" => pick(rng, &["4000000000000", "5000000000000", "6000000000000"]).to_owned(),
         word => word.to_owned(),
     };
     text.into_bytes()
@@ -113,14 +127,19 @@ fn show(request: &Request) -> String {
 #[tokio::test]
 async fn random_commands_give_the_same_replies_and_leave_the_same_state() {
     let Some(mut pair) = Pair::start(3).await else { return };
-    let seed = std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let seed = std::env::var("TEST_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
     println!("TEST_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     for _ in 0..ROUNDS {
         let mut requests: Vec<Request> = (0..BATCH).map(|_| request(&mut rng)).collect();
         for key in 0..12 {
             let (kind, n) = (["s", "l", "h", "z"][key / 3], key % 3);
-            for dump in ["TYPE k", "PTTL k", "GET k", "LRANGE k 0 -1", "HGETALL k", "ZRANGE k 0 -1 WITHSCORES"] {
+            for dump in
+                ["TYPE k", "PTTL k", "GET k", "LRANGE k 0 -1", "HGETALL k", "ZRANGE k 0 -1 WITHSCORES"]
+            {
                 requests.push(dump.replace('k', &format!("{kind}{n}")).split(' ').map(Into::into).collect());
             }
         }

@@ -182,7 +182,8 @@ impl Drop for Server {
 
 /// The engine beside a real server, asked the same.
 pub(crate) struct Pair {
-    _server: Server,
+    server: Server,
+    memory: Memory,
     pub(crate) ours: Raw,
     pub(crate) theirs: Raw,
 }
@@ -191,20 +192,25 @@ impl Pair {
     pub(crate) async fn start(resp: u8) -> Option<Self> {
         let server = Server::start().await?;
         let mut theirs = server.connect().await;
-        let mut ours = Raw::new(Memory::private().connect());
+        let memory = Memory::private();
+        let mut ours = Raw::new(memory.connect());
         if resp == 3 {
             theirs.words("HELLO 3").await;
             ours.words("HELLO 3").await;
         }
-        Some(Pair { _server: server, ours, theirs })
+        Some(Pair { server, memory, ours, theirs })
     }
 
-    /// Asks both and returns what they agreed on.
-    pub(crate) async fn same<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Wire {
+    /// A second connection to each, ours first.
+    pub(crate) async fn listeners(&self) -> (Raw, Raw) {
+        (Raw::new(self.memory.connect()), self.server.connect().await)
+    }
+
+    /// Asks both the same and tells of a difference.
+    pub(crate) async fn differ<A: AsRef<[u8]>>(&mut self, request: &[A]) -> Option<String> {
         let theirs = self.theirs.call(request).await;
         let ours = self.ours.call(request).await;
         let shown: Vec<String> = request.iter().map(|arg| arg.as_ref().escape_ascii().to_string()).collect();
-        assert_eq!(ours, theirs, "ours differs from theirs: {}", shown.join(" "));
-        ours
+        (ours != theirs).then(|| format!("{}\n  ours   {ours:?}\n  theirs {theirs:?}\n", shown.join(" ")))
     }
 }

@@ -108,6 +108,11 @@ impl Fixture {
         builder.connect(self.server.url()).await.expect("the test server answers")
     }
 
+    /// Through a proxy.
+    pub async fn connect_to(&self, url: &str) -> Courier {
+        self.builder().connect(url).await.expect("the proxied server answers")
+    }
+
     /// The key of a kind (`q`, `dead`) for a session id that needs no encoding, or of an index (`s`, `w`, `n`).
     pub fn key(&self, kind: &str, sid: &str) -> String {
         if sid.is_empty() {

@@ -1,8 +1,23 @@
-//! What tests share.
-#![allow(dead_code)]
+//! What tests share: a server to talk to, faults to inject, and checks that nothing is left behind.
+//!
+//! Start with [`fixture::Fixture`]. A test that kills, flushes or configures its server asks for one of its own with
+//! [`private::private_or_skip`].
+#![allow(dead_code, unreachable_pub)]
+
+pub mod backend;
+pub mod binary;
+pub mod capture;
+#[cfg(feature = "cli")]
+pub mod cli;
+pub mod docker;
 pub mod fixture;
 pub mod leaks;
 pub mod names;
 pub mod private;
+pub mod proxy;
+pub mod ready;
+pub mod resp;
 pub mod server;
+pub mod sharing;
+pub mod supervisor;
 pub mod wait;

@@ -1,15 +1,83 @@
+//! The server that all tests share.
+
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisConnectionInfo};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use super::backend::Kind;
+use super::{names, sharing};
+
+/// The shared server. Never stopped, flushed or configured by a test; see [`super::private`] for one that may be.
+#[derive(Clone)]
 pub struct Server {
     url: String,
+    kind: Kind,
+    /// An engine in memory lives as long as somebody is connected.
+    _engine: Option<Arc<tokio::io::DuplexStream>>,
 }
+
 impl Server {
+    /// What a courier connects to.
     pub fn url(&self) -> &str {
         &self.url
     }
+
+    /// Where it comes from.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// A plain connection, to look at what a courier left or to put something in its way.
     pub async fn raw(&self) -> MultiplexedConnection {
-        redis::Client::open(&*self.url).unwrap().get_multiplexed_async_connection().await.unwrap()
+        raw(&self.url).await
     }
 }
+
+/// The shared server; for `memory://` an engine of this call's own. Panics with what was tried when there is none.
 pub async fn shared() -> Server {
-    Server { url: std::env::var("REDIS_URL").unwrap() }
+    let shared = sharing::shared().await.unwrap_or_else(|why| panic!("{why}"));
+    if shared.kind == Kind::Memory {
+        let name = names::unique("memory");
+        let engine = open_engine(&name);
+        return Server {
+            url: format!("memory://{name}"),
+            kind: shared.kind,
+            _engine: Some(Arc::new(engine)),
+        };
+    }
+    Server { url: shared.url, kind: shared.kind, _engine: None }
+}
+
+/// A plain connection to a URL that the tests gave out.
+pub async fn raw(url: &str) -> MultiplexedConnection {
+    // The client's own limit of 500 ms is too short for a machine under load.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(Duration::from_secs(20)));
+    if let Some(name) = url.strip_prefix("memory://") {
+        let stream = open_engine(name);
+        let opened =
+            MultiplexedConnection::new_with_config(&RedisConnectionInfo::default(), stream, config).await;
+        let (connection, driver) = opened.expect("the engine in memory answers");
+        tokio::spawn(driver);
+        return connection;
+    }
+    let client = Client::open(url).unwrap_or_else(|e| panic!("{url}: {e}"));
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .unwrap_or_else(|e| panic!("cannot connect to {url}: {e}"))
+}
+
+/// A connection to the engine of that name.
+#[cfg(feature = "memory")]
+pub fn open_engine(name: &str) -> tokio::io::DuplexStream {
+    mcp_courier::memory::open(name)
+}
+
+/// A connection to the engine of that name.
+#[cfg(not(feature = "memory"))]
+pub fn open_engine(_: &str) -> tokio::io::DuplexStream {
+    panic!("TEST_REDIS=memory needs the feature `memory`")
 }

@@ -1,0 +1,21 @@
+# The commands in daily use. `.ci/run` is the truth; these are short names.
+
+# List the commands.
+default:
+    @just --list
+
+# Run the tests whose names hold FILTER, on any server that is found (or TEST_REDIS=docker|binary|memory|url).
+test filter="":
+    cargo test --all-features --test it {{filter}}
+
+# Lint the Lua scripts.
+lua:
+    .ci/luacheck
+
+# Every check, on a machine that has the tools.
+checks *backends:
+    .ci/checks {{backends}}
+
+# Every check, from a bare Debian 12.
+ci:
+    .ci/run

@@ -1,0 +1,512 @@
+//! Our scripts, all of them, called at random on the engine and on a real server: every reply, every doorbell and the
+//! final state compared.
+//!
+//! Both run by one clock, held in a key and moved by the test, so that every time in a reply or a record is the same on
+//! both sides to the millisecond.
+
+use super::support::{Pair, Raw, Wire};
+use crate::script::Script;
+use fastrand::Rng;
+use std::collections::{BTreeMap, VecDeque};
+
+const CALLS: usize = 24_000;
+/// Unix milliseconds far off: no key of the test expires by the servers' own clocks.
+const START_MS: u64 = 4_000_000_000_000;
+const NODES: [&str; 3] = ["na", "nb", "nc"];
+/// The last two have a foreign type in the way, one at its records, one at its dead letters.
+const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", "foreign-dead"];
+const INBOX: &str = "ib:";
+
+/// What a script reads of the servers' clocks, and from where it reads it here.
+const CLOCK: [(&str, &str); 2] = [
+    ("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')"),
+    ("now + redis.call('PTTL', q)", "redis.call('PEXPIRETIME', q)"),
+];
+
+/// What a worker and the owners would remember.
+#[derive(Default)]
+struct Model {
+    epochs: BTreeMap<(String, String), String>,
+    delivered: BTreeMap<String, VecDeque<Vec<u8>>>,
+    found: Vec<(Vec<u8>, Vec<u8>)>,
+    cursor: Vec<u8>,
+    pushed: usize,
+}
+
+struct Call<'a> {
+    rng: &'a mut Rng,
+    model: &'a Model,
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+    sids: Vec<&'static str>,
+}
+
+impl Call<'_> {
+    fn one(&mut self, of: &[&'static str]) -> &'static str {
+        of[self.rng.usize(..of.len())]
+    }
+
+    fn keys(&mut self, names: &[&str]) {
+        self.keys.extend(names.iter().map(|name| format!("{{0}}:{name}").into_bytes()));
+    }
+
+    fn args(&mut self, values: &[&str]) {
+        self.args.extend(values.iter().map(|value| value.as_bytes().to_vec()));
+    }
+
+    /// A session; its records' key, and with `dead` its dead letters' key.
+    fn session(&mut self, dead: bool) -> &'static str {
+        let sid = if self.rng.u8(..10) == 0 { self.one(&SIDS[6..]) } else { self.one(&SIDS[..6]) };
+        self.keys(&[&format!("q:{sid}")]);
+        if dead {
+            self.keys(&[&format!("dead:{sid}")]);
+        }
+        self.sids.push(sid);
+        sid
+    }
+
+    /// The epoch of the node's claim; now and then a wrong one.
+    fn epoch(&mut self, node: &str, sid: &str) -> String {
+        let known = self.model.epochs.get(&(node.to_owned(), sid.to_owned()));
+        match known.filter(|_| self.rng.u8(..15) > 0) {
+            Some(epoch) => epoch.clone(),
+            None => self.rng.u8(..4).to_string(),
+        }
+    }
+
+    /// A node that owns the session, if one does.
+    fn owner(&mut self, sid: &str) -> &'static str {
+        let owners: Vec<&str> = NODES
+            .into_iter()
+            .filter(|node| self.model.epochs.contains_key(&((*node).to_owned(), sid.to_owned())))
+            .collect();
+        if owners.is_empty() || self.rng.u8(..10) == 0 { self.one(&NODES) } else { self.one(&owners) }
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let length = match self.rng.u8(..20) {
+            0 => 0,
+            1 => 3000,
+            _ => self.rng.usize(..200),
+        };
+        (0..length).map(|_| self.rng.u8(..)).collect()
+    }
+
+    fn id(&mut self, sid: &str) -> Vec<u8> {
+        let known = self.model.delivered.get(sid).and_then(VecDeque::front);
+        match known.filter(|_| self.rng.u8(..10) > 0) {
+            Some(id) => id.clone(),
+            None => format!("i{}", self.rng.u8(..60)).into_bytes(),
+        }
+    }
+
+    fn count(&mut self) -> usize {
+        self.rng.usize(1..4)
+    }
+
+    fn fill(&mut self, script: &str) {
+        match script {
+            "push" => self.push(),
+            "pop" => self.pop(),
+            "ack" => self.ack(),
+            "requeue" => self.requeue(),
+            "claim" => {
+                self.keys(&["s", "n"]);
+                let (node, mode) = (self.one(&NODES), self.one(&["take", "keep"]));
+                self.args(&[node, mode, INBOX, "PUBLISH"]);
+                for _ in 0..self.count() {
+                    let sid = self.session(false);
+                    self.args(&[sid]);
+                }
+            }
+            "release" => {
+                self.keys(&["s"]);
+                let sid = self.one(&SIDS);
+                let node = self.owner(sid);
+                self.args(&[node]);
+                for sid in [sid, self.one(&SIDS)] {
+                    let epoch = self.epoch(node, sid);
+                    self.sids.push(sid);
+                    self.args(&[sid, &epoch]);
+                }
+            }
+            "leave" => {
+                self.keys(&["n"]);
+                let node = self.one(&NODES);
+                self.args(&[node]);
+            }
+            "heartbeat" => {
+                self.keys(&["s", "n"]);
+                let sid = self.one(&["s0", "s1", "s2", ""]);
+                let node = self.owner(sid);
+                let epoch = self.epoch(node, sid);
+                let lease = self.one(&["1", "3000", "60000"]);
+                self.args(&[node, lease, INBOX, "PUBLISH", "7", sid, &epoch]);
+            }
+            "sweep" => {
+                self.keys(&["s", "w", "n"]);
+                let (look, limit) = (self.one(&["1", "2000"]), self.one(&["1", "100"]));
+                let (grace, ration) = (self.one(&["1", "10000"]), self.one(&["1", "100"]));
+                self.args(&[look, limit, INBOX, "PUBLISH", grace]);
+                self.args.push(if self.model.cursor.is_empty() {
+                    b"0".to_vec()
+                } else {
+                    self.model.cursor.clone()
+                });
+                self.args(&[ration]);
+            }
+            "tidy" => {
+                self.keys(&["w"]);
+                for _ in 0..self.count() {
+                    let sid = self.session(false);
+                    self.args(&[sid]);
+                }
+            }
+            "reap" => {
+                self.keys(&["s", "n"]);
+                let grace = self.one(&["1", "10000"]);
+                self.args(&[grace]);
+                for (sid, token) in self.model.found.iter().take(3) {
+                    self.keys.push([b"{0}:q:", &sid[..]].concat());
+                    self.args.extend([sid.clone(), token.clone()]);
+                }
+            }
+            "stats" => {
+                self.keys(&["s", "n"]);
+                for _ in 0..self.count() {
+                    let sid = self.session(true);
+                    self.args(&[sid]);
+                }
+            }
+            "overview" => {
+                self.keys(&["s", "w", "n"]);
+                let (offset, limit) = (self.one(&["0", "2"]), self.one(&["3", "100"]));
+                self.args(&[offset, limit]);
+            }
+            "dead_list" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("dead:{sid}")]);
+                let (offset, limit) = (self.one(&["0", "1"]), self.one(&["2", "100"]));
+                self.args(&[offset, limit]);
+            }
+            "dead_purge" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("dead:{sid}")]);
+                let id = self.one(&["", "i1", "i2", "i3", "i4", "i5", "i6", "i7"]);
+                self.args(&[id]);
+            }
+            "dead_requeue" => {
+                self.keys(&["s", "w"]);
+                let sid = self.session(true);
+                let id = self.one(&["", "i1", "i2", "i3", "i4"]);
+                let (ttl, max, limit) =
+                    (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
+                self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+
+    fn push(&mut self) {
+        let sid = self.session(false);
+        let id = format!("i{}", self.model.pushed % 60);
+        self.keys(&["s", "w", &format!("d:{sid}:{id}")]);
+        self.args(&[sid, &id]);
+        let body = self.bytes();
+        self.args.push(body);
+        let ttl = self.one(&["1", "50", "3000", "600000", "600000"]);
+        let (dedupe, max) = (self.one(&["0", "0", "1000000"]), self.one(&["3", "12", "1000"]));
+        let (policy, coalesce) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "", "", "c1", "c2"]));
+        let (trace, handoff) = (self.one(&["", "00-trace-01"]), self.one(&["100", "16384"]));
+        self.args(&[ttl, dedupe, max, policy, coalesce, trace, "2000", INBOX, "PUBLISH", handoff]);
+    }
+
+    fn limits(&mut self) {
+        let (attempts, cap) = (self.one(&["1", "3"]), self.one(&["3", "100"]));
+        let (order, budget) = (self.one(&["fifo", "fifo", "tail"]), self.one(&["40", "500", "100000"]));
+        self.args(&[attempts, cap, "1000000", order, budget]);
+    }
+
+    fn pop(&mut self) {
+        self.keys(&["s", "w", "n"]);
+        let first = self.session(true);
+        let node = self.owner(first);
+        self.args(&[node, "3000", "2000"]);
+        self.limits();
+        for at in 0..self.count() {
+            let sid = if at == 0 { first } else { self.session(true) };
+            let (epoch, want) = (self.epoch(node, sid), self.one(&["0", "1", "4", "64"]));
+            self.args(&[sid, &epoch, want]);
+        }
+    }
+
+    fn ack(&mut self) {
+        self.keys(&["s", "w"]);
+        let first = self.session(true);
+        let node = self.owner(first);
+        self.args(&[node]);
+        self.limits();
+        for at in 0..self.count() {
+            let sid = if at == 0 { first } else { self.session(true) };
+            let (epoch, want) = (self.epoch(node, sid), self.one(&["0", "1", "4", "64"]));
+            let mut ids: Vec<Vec<u8>> =
+                self.model.delivered.get(sid).into_iter().flatten().cloned().collect();
+            ids.truncate(self.rng.usize(..5));
+            if self.rng.u8(..8) == 0 {
+                let wrong = self.id(sid);
+                ids.push(wrong);
+            }
+            self.args(&[sid, &epoch, want, &ids.len().to_string()]);
+            self.args.extend(ids);
+        }
+    }
+
+    fn requeue(&mut self) {
+        self.keys(&["s", "w"]);
+        let sid = self.session(true);
+        let node = self.owner(sid);
+        let (epoch, id) = (self.epoch(node, sid), self.id(sid));
+        self.args(&[node, &epoch, sid]);
+        self.args.push(id);
+        let (attempt, max) = (self.one(&["1", "2", "3"]), self.one(&["0", "3", "3", "3"]));
+        let (delay, error) =
+            (self.one(&["0", "10", "2000"]), self.one(&["timed out", "", "two\nlines \u{fc}"]));
+        let (order, cap) = (self.one(&["fifo", "tail"]), self.one(&["3", "100"]));
+        self.args(&[attempt, max, delay, error, order, cap, "1000000"]);
+    }
+}
+
+impl Model {
+    /// Learns from a reply what the caller would.
+    fn learn(&mut self, script: &str, call: &Filled, reply: &Wire) {
+        let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
+        match (script, reply) {
+            ("push", _) => self.pushed += 1,
+            ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
+                for (sid, answer) in call.sids.iter().zip(answers) {
+                    match answer.items() {
+                        [Wire::Bulk(word), epoch, _] if word == b"claimed" => {
+                            self.epochs.retain(|(_, owned), _| owned != sid);
+                            self.epochs.insert((node.clone(), (*sid).to_owned()), epoch.int().to_string());
+                        }
+                        [Wire::Bulk(word), .., _] if word == b"ok" => {
+                            let ids =
+                                answer.items()[5..].iter().filter_map(|record| record_id(record.bytes()));
+                            self.delivered.insert((*sid).to_owned(), ids.collect());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            ("sweep", Wire::Group(_, parts)) => {
+                self.cursor = parts[1].bytes().to_vec();
+                let pairs = parts[3].items().chunks(2);
+                self.found = pairs.map(|pair| (pair[0].bytes().to_vec(), pair[1].bytes().to_vec())).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+fn record_id(record: &[u8]) -> Option<Vec<u8>> {
+    let end = record.iter().position(|&byte| byte == b'\n')?;
+    let length = std::str::from_utf8(&record[..end]).ok()?.split(' ').nth(5)?.parse::<usize>().ok()?;
+    record.get(end + 1..end + 1 + length).map(<[u8]>::to_vec)
+}
+
+struct Filled {
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+    sids: Vec<&'static str>,
+}
+
+/// The script on the test's clock.
+fn on_the_tests_clock(script: &Script) -> String {
+    let text = CLOCK.iter().fold(script.source.to_owned(), |text, (real, ours)| text.replace(real, ours));
+    assert!(
+        !text.contains("'TIME'") && !text.contains("'PTTL'"),
+        "{}: reads a clock this test does not know",
+        script.name
+    );
+    text
+}
+
+async fn both(pair: &mut Pair, request: &[Vec<u8>]) -> (Wire, Wire) {
+    let one = [request.to_vec()];
+    let (mut ours, mut theirs) = tokio::join!(pair.ours.pipeline(&one), pair.theirs.pipeline(&one));
+    (ours.remove(0), theirs.remove(0))
+}
+
+async fn agree(pair: &mut Pair, request: &[Vec<u8>], what: &str) -> Wire {
+    let (ours, theirs) = both(pair, request).await;
+    let shown = || request.iter().map(|arg| arg.escape_ascii().to_string()).collect::<Vec<_>>().join(" ");
+    assert_eq!(ours, theirs, "ours differs from theirs: {what}: {}", shown());
+    ours
+}
+
+fn words(line: &str) -> Vec<Vec<u8>> {
+    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// Everything a listener heard, up to the mark.
+async fn heard(listener: &mut Raw) -> Vec<Wire> {
+    let mut all = Vec::new();
+    loop {
+        match listener.read().await {
+            Wire::Group(_, items) if items[2] == Wire::Bulk(b"the end".to_vec()) => return all,
+            other => all.push(other),
+        }
+    }
+}
+
+#[tokio::test]
+async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state() {
+    let Some(mut pair) = Pair::start(3).await else { return };
+    let seed = std::env::var("TEST_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    println!("TEST_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+
+    let mut scripts = Vec::new();
+    for script in crate::script::all() {
+        let request = [b"SCRIPT".to_vec(), b"LOAD".to_vec(), on_the_tests_clock(script).into_bytes()];
+        scripts.push((script.name, agree(&mut pair, &request, script.name).await.bytes().to_vec()));
+    }
+    // A working system calls these more often than the others.
+    for (name, more) in [("push", 14), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
+        let known = scripts.iter().find(|(script, _)| *script == name).unwrap().clone();
+        scripts.extend(std::iter::repeat_n(known, more));
+    }
+    let (mut our_ear, mut their_ear) = pair.listeners().await;
+    for node in ["na", "nb"] {
+        assert_eq!(
+            our_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await.items()[2].int(),
+            if node == "na" { 1 } else { 2 }
+        );
+        their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
+    }
+    for foreign in ["SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+        agree(&mut pair, &words(foreign), "setup").await;
+    }
+
+    let (mut now_ms, mut model, mut tally) = (START_MS, Model::default(), BTreeMap::<String, usize>::new());
+    for call in 0..CALLS {
+        if rng.u8(..3) == 0 || call == 0 {
+            now_ms += [0, 1, 40, 1000, 4000][rng.usize(..5)];
+            let clock =
+                format!("HSET clock s {} us {}", now_ms / 1000, now_ms % 1000 * 1000 + rng.u64(..1000));
+            agree(&mut pair, &words(&clock), "clock").await;
+        }
+        match rng.u16(..1000) {
+            0 => {
+                agree(&mut pair, &words("DEL {0}:s {0}:n"), "lost state").await;
+            }
+            1..9 => {
+                let record = ["2 a later format", "", "1 1 1", "garbage\n\0"][rng.usize(..4)];
+                let key = [&b"{0}:q:s0"[..], b"{0}:q:foreign-dead"][rng.usize(..2)];
+                let request = [b"RPUSH".to_vec(), key.to_vec(), record.into()];
+                agree(&mut pair, &request, "a record not understood").await;
+            }
+            _ => {}
+        }
+        let (name, sha) = scripts[rng.usize(..scripts.len())].clone();
+        let mut call = Call { rng: &mut rng, model: &model, keys: vec![], args: vec![], sids: vec![] };
+        call.fill(name);
+        let call = Filled { keys: call.keys, args: call.args, sids: call.sids };
+        let mut request = vec![b"EVALSHA".to_vec(), sha, call.keys.len().to_string().into_bytes()];
+        request.extend(call.keys.iter().chain(&call.args).cloned());
+        let reply = agree(&mut pair, &request, &format!("seed {seed}, {name}")).await;
+        model.learn(name, &call, &reply);
+        for word in outcomes(&reply) {
+            *tally.entry(format!("{name} {word}")).or_default() += 1;
+        }
+    }
+    println!("{tally:#?}");
+    for expected in [
+        "push queued",
+        "push coalesced",
+        "push duplicate",
+        "push full",
+        "push -WRONGTYPE",
+        "pop ok+",
+        "pop more",
+        "pop fenced",
+        "pop lost",
+        "pop error",
+        "ack ok+",
+        "ack fenced",
+        "requeue requeued",
+        "requeue dead",
+        "requeue expired",
+        "requeue unknown",
+        "requeue fenced",
+        "claim claimed",
+        "claim fenced",
+        "release released",
+        "dead_requeue requeued",
+        "dead_requeue full",
+        "dead_list -WRONGTYPE",
+    ] {
+        assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
+    }
+
+    compare_state(&mut pair).await;
+    for inbox in ["na", "nb"] {
+        agree(&mut pair, &words(&format!("PUBLISH {INBOX}{inbox} mark")), "mark").await;
+    }
+    let end = [b"PUBLISH".to_vec(), format!("{INBOX}na").into_bytes(), b"the end".to_vec()];
+    agree(&mut pair, &end, "mark").await;
+    let (ours, theirs) = (heard(&mut our_ear).await, heard(&mut their_ear).await);
+    assert!(ours.len() > CALLS / 100, "only {} doorbells", ours.len());
+    assert!(ours == theirs, "seed {seed}: doorbells differ");
+}
+
+/// The first word of a reply, or of each of its parts; a plus says that records came with it.
+fn outcomes(reply: &Wire) -> Vec<String> {
+    match reply {
+        Wire::Error(code) => vec![format!("-{code}")],
+        Wire::Group(_, items) => match items.first() {
+            Some(Wire::Bulk(word)) => {
+                let records = word == b"ok" && items.len() > 5;
+                vec![String::from_utf8_lossy(word).into_owned() + if records { "+" } else { "" }]
+            }
+            Some(Wire::Group(..)) => items.iter().flat_map(outcomes).collect(),
+            _ => vec!["numbers".to_owned()],
+        },
+        _ => vec!["other".to_owned()],
+    }
+}
+
+async fn compare_state(pair: &mut Pair) {
+    let (ours, theirs) = both(pair, &words("SCAN 0 COUNT 1000000")).await;
+    let sorted = |scan: &Wire| {
+        let mut keys: Vec<Vec<u8>> = scan.items()[1].items().iter().map(|key| key.bytes().to_vec()).collect();
+        keys.sort();
+        keys
+    };
+    let keys = sorted(&ours);
+    assert_eq!(keys.len(), sorted(&theirs).len());
+    assert!(keys == sorted(&theirs), "the keys differ");
+    for key in keys {
+        let ask = |line: &str| {
+            line.split(' ')
+                .map(|word| if word == "k" { key.clone() } else { word.into() })
+                .collect::<Vec<Vec<u8>>>()
+        };
+        let kind = agree(pair, &ask("TYPE k"), "state").await;
+        let dump = match kind {
+            Wire::Line('+', kind) if kind == "list" => "LRANGE k 0 -1",
+            Wire::Line('+', kind) if kind == "hash" => "HGETALL k",
+            Wire::Line('+', kind) if kind == "zset" => "ZRANGE k 0 -1 WITHSCORES",
+            _ => "GET k",
+        };
+        agree(pair, &ask(dump), "state").await;
+        // A queue's end is set in absolute time. The others' is relative, to two clocks read at two times.
+        let (ours, theirs) = both(pair, &ask("PEXPIRETIME k")).await;
+        let apart = (ours.int() - theirs.int()).abs();
+        let queue = key.starts_with(b"{0}:q:");
+        assert!(apart <= if queue { 0 } else { 5000 }, "{}: {ours:?} {theirs:?}", key.escape_ascii());
+    }
+}
