@@ -333,12 +333,12 @@ async fn a_revived_message_does_not_pay_for_an_owner_that_died_before() {
     wait_pending(&courier, &s, 0).await;
     let node = courier.stats(&s).await.expect("stats").owner.expect("an owner");
     process.crash();
+    t.wait_deaf(&node).await;
     wait_until("the lease is over", Duration::from_secs(5), || async {
         let stats = courier.stats(&s).await.expect("stats");
         if stats.owner_alive { Err(format!("{stats:?}")) } else { Ok(()) }
     })
     .await;
-    t.wait_deaf(&node).await;
     assert_eq!(courier.dead_letters(&s).requeue(None).await, Ok(1));
     let sink = Recorder::new();
     courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");

@@ -118,17 +118,18 @@ async fn f06_a_queue_lives_as_long_as_its_longest_message() {
     let t = Fixture::new("f06_queue").await;
     let courier = t.courier().await;
     let s = session("s");
+    // Set a little late, a quarter at most, so that a busy queue is not touched by every push.
     let life = || async { t.ask::<i64>(&format!("PTTL {}", t.key("q", "s"))).await };
     courier.push(push(&s, "a").ttl(MINUTE).coalesce("k")).await.expect("queued");
     courier.push(push(&s, "b").ttl(Duration::from_secs(1))).await.expect("queued");
-    assert!((59_000..=60_000).contains(&life().await));
+    assert!((59_000..=75_000).contains(&life().await));
     courier.push(push(&s, "c").ttl(2 * MINUTE).coalesce("c")).await.expect("queued");
-    assert!((119_000..=120_000).contains(&life().await));
+    assert!((119_000..=150_000).contains(&life().await));
     let same = courier.push(push(&s, "d").ttl(3 * MINUTE).coalesce("c")).await.expect("taken");
     assert_eq!(same.status, PushStatus::Coalesced);
-    assert!((179_000..=180_000).contains(&life().await), "a replaced message extends it as well");
+    assert!((179_000..=225_000).contains(&life().await), "a replaced message extends it as well");
     courier.push(push(&s, "e").ttl(ms(1))).await.expect("queued");
-    assert!((179_000..=180_000).contains(&life().await));
+    assert!((179_000..=225_000).contains(&life().await));
 
     // Failures, acks and releases leave it alone.
     let sink = Recorder::answering(|d| if d.body() == b"d" { Err(SinkError::retry("x")) } else { Ok(()) });
@@ -281,7 +282,7 @@ async fn a_ttl_is_one_millisecond_to_a_year() {
     courier.push(push(&s, "a year").ttl(year)).await.expect("queued");
     courier.push(push(&s, "a moment").ttl(Duration::from_nanos(1))).await.expect("queued");
     let life: i64 = t.ask(&format!("PTTL {}", t.key("q", "s"))).await;
-    assert!((31_535_990_000..=31_536_000_000).contains(&life), "{life}");
+    assert!((31_535_990_000..=31_536_060_000).contains(&life), "{life}");
     t.wait_server_ms(t.server_ms().await + 2).await;
     let sink = Recorder::new();
     courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
