@@ -11,6 +11,8 @@ mod connections;
 mod crash;
 mod faults;
 mod harness;
+mod inputs;
+mod leftovers;
 mod lua;
 mod observability;
 mod ownership;
