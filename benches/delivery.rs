@@ -75,11 +75,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 async fn courier_latency(url: &str, sessions: usize, messages: usize) -> f64 {
     let courier = connect(url).await;
-    let heard = Arc::new(Notify::new());
+    let heard = Arc::new((Notify::new(), Mutex::new(None)));
     for n in 0..sessions {
         let heard = heard.clone();
         let sink = move |_: Delivery| {
-            heard.notify_one();
+            *heard.1.lock().expect("not poisoned") = Some(Instant::now());
+            heard.0.notify_one();
             async { Ok(()) }
         };
         courier.subscribers().ensure_running(&session(n), sink).await.expect("claimed");
@@ -89,9 +90,10 @@ async fn courier_latency(url: &str, sessions: usize, messages: usize) -> f64 {
     for n in 0..messages {
         let start = Instant::now();
         let pushed = worker.push(Push::new(&session(n % sessions), vec![b'x'; BODY]));
-        let (pushed, ()) = tokio::join!(pushed, heard.notified());
+        let (pushed, ()) = tokio::join!(pushed, heard.0.notified());
         pushed.expect("queued");
-        taken.push(start.elapsed().as_secs_f64() * 1e6);
+        let at = heard.1.lock().expect("not poisoned").take().expect("heard");
+        taken.push((at - start).as_secs_f64() * 1e6);
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     courier.shutdown(Duration::from_secs(10)).await;

@@ -41,6 +41,8 @@ mod core;
 mod courier;
 mod dead_letters;
 mod delivery;
+#[cfg(doctest)]
+mod doctests;
 mod engine;
 mod error;
 mod ids;

@@ -16,6 +16,7 @@ mod leftovers;
 mod lua;
 mod observability;
 mod ownership;
+mod protocol;
 mod pushing;
 mod restart;
 mod retry;

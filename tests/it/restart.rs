@@ -149,7 +149,8 @@ async fn client_kill_of_all_connections_under_load_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_and_started_again_with_its_data_loses_nothing() {
-    let Some(server) = private_or_skip("restart", Options { appendonly: true, extra: &[] }).await else {
+    let Some(server) = private_or_skip("restart", Options { appendonly: true, ..Options::default() }).await
+    else {
         return;
     };
     let load = Load::start(builder, &server.url(), 8).await;

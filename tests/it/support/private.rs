@@ -14,6 +14,8 @@ pub struct Options<'a> {
     pub appendonly: bool,
     /// More options, as on the command line (`["--maxmemory", "1mb"]`).
     pub extra: &'a [&'a str],
+    /// `extra` names files of this machine, which a server in a container does not see.
+    pub local_files: bool,
 }
 
 /// A process or a container with the life of this value, on 127.0.0.1. Its port and data survive `stop` and
@@ -28,7 +30,8 @@ enum Which {
 }
 
 impl PrivateServer {
-    /// `None` where there cannot be one: the server is somebody else's, or there is none but the engine in memory.
+    /// `None` where there cannot be one: the server is somebody else's, or there is none but the engine in memory, or
+    /// it would be in a container and needs files of this machine.
     pub async fn start(options: Options<'_>) -> Option<Self> {
         let mut words: Vec<String> = Vec::new();
         if options.appendonly {
@@ -37,6 +40,7 @@ impl PrivateServer {
         words.extend(options.extra.iter().map(|&w| w.to_owned()));
         let started = match backend().await.unwrap_or_else(|why| panic!("{why}")) {
             Backend::Binary(program) => Process::start(&program, &words).await.map(Which::Process),
+            Backend::Docker if options.local_files => return None,
             Backend::Docker => Container::start(&words).await.map(Which::Container),
             Backend::Url(_) | Backend::Memory => return None,
         };
@@ -120,7 +124,10 @@ impl PrivateServer {
 pub async fn private_or_skip(test: &str, options: Options<'_>) -> Option<PrivateServer> {
     let server = PrivateServer::start(options).await;
     if server.is_none() {
-        eprintln!("{test}: skipped: needs a private server");
+        eprintln!(
+            "{test}: skipped: needs a private server{}",
+            if options.local_files { " on this machine" } else { "" }
+        );
     }
     server
 }

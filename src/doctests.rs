@@ -1,0 +1,15 @@
+//! The Rust blocks of the pages, compiled and run by `cargo test --doc`.
+
+macro_rules! pages {
+    ($($name:ident: $file:literal),* $(,)?) => {
+        $(#[doc = include_str!(concat!("../", $file))] struct $name;)*
+    };
+}
+
+pages! {
+    Readme: "README.md",
+    Delivery: "docs/delivery.md",
+    Failures: "docs/failures.md",
+    Protocol: "docs/protocol.md",
+    States: "docs/states.md",
+}
