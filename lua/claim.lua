@@ -37,7 +37,8 @@ local function claim_one(q, sid)
   local other = old and string.match(old, '^[^:]*')
   if other and other ~= node and mode == 'keep' then return { 'fenced' } end
   local pending = redis.call('LLEN', q)
-  local epoch = (old and tonumber(string.match(old, ':(%d+)$')) or 0) + 1
+  -- Begins at the clock: after a release or a loss, no token from before ever fits again.
+  local epoch = math.max(now, (old and tonumber(string.match(old, ':(%d+)$')) or 0) + 1)
   redis.call('HSET', s, sid, node .. ':' .. string.format('%.0f', epoch))
   if other and other ~= node then
     local deadline = lease_deadline(n, other)

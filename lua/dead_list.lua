@@ -9,5 +9,7 @@
 local dead = KEYS[1]
 local offset, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 local out = { redis.call('LLEN', dead) }
-for i, entry in ipairs(redis.call('LRANGE', dead, offset, offset + limit - 1)) do out[i + 1] = entry end
+-- An end of -1 would mean all of them.
+local page = limit > 0 and redis.call('LRANGE', dead, offset, offset + limit - 1) or {}
+for i, entry in ipairs(page) do out[i + 1] = entry end
 return out

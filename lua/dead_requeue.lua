@@ -36,6 +36,8 @@ while count < limit do
       word = 'full'
       break
     end
+    -- As if queued now: an owner that died while it lay here was never given it.
+    f.enqueued_ms = now
     local expires = now + ttl_ms
     local n, failed = enqueue(q, s, w, sid, record_restate(record, f, expires, 0, 0, '', ''), expires, now,
       look_again_ms, inboxes, publish, handoff_bytes)

@@ -26,9 +26,13 @@ local function enqueue(q, s, w, sid, record, expires, now, look_again_ms, inboxe
     return n, -1
   end
   expire_after(q, now, expires)
-  local indexed = redis.pcall('ZADD', w, now + look_again_ms, sid)
+  -- The one that only reads goes first: when it fails, there is no entry in `w` to take back.
   local owner = redis.pcall('HGET', s, sid)
-  local failed = type(indexed) == 'table' and indexed or type(owner) == 'table' and owner
+  local failed = type(owner) == 'table' and owner
+  if not failed then
+    local indexed = redis.pcall('ZADD', w, now + look_again_ms, sid)
+    failed = type(indexed) == 'table' and indexed
+  end
   if failed then
     redis.call('RPOP', q)
     return 0, failed

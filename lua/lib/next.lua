@@ -2,7 +2,7 @@
 
 -- Make the head of the list deliverable: drop expired heads, bury heads that are out of attempts or in a
 -- format not understood. A head whose not-before lies ahead keeps its place and everything behind it waits;
--- in tail order it goes behind the ready ones instead.
+-- in tail order it goes behind the ready ones instead, at most 256 a call.
 -- Answers ready, wait_ms, expired, buried. Not ready and no wait: the list is empty. Bounded: after 512
 -- dropped heads it answers wait_ms 1, that is "ask again".
 local function settle_head(q, dead, now, o)
@@ -21,10 +21,13 @@ local function settle_head(q, dead, now, o)
       bury(dead, r, f and 'attempts' or 'format', now, o.dead_cap, o.dead_ttl_ms)
       buried = buried + 1
     elseif f.not_before_ms > now then
-      local left = f.not_before_ms - now
+      -- Its time may be over before its pause is: what stands behind it waits for the earlier of the two.
+      local left = math.min(f.not_before_ms, f.expires_ms) - now
       if wait == 0 or left < wait then wait = left end
-      if o.order ~= 'tail' or rotated >= 32 or rotated + 1 >= redis.call('LLEN', q) then
-        return false, wait, expired, buried
+      if o.order ~= 'tail' then return false, wait, expired, buried end
+      -- A push behind waiting ones rings no doorbell, and there may be more than were looked at: ask again soon.
+      if rotated >= 256 or rotated + 1 >= redis.call('LLEN', q) then
+        return false, math.min(wait, 100), expired, buried
       end
       redis.call('LMOVE', q, q, 'LEFT', 'RIGHT')
       rotated = rotated + 1

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::record::Record;
 
-/// Identities of delivered messages, newest last. An identity is a hash over id and time of queuing: a producer
-/// may use an id again later, and that is another message.
+/// Identities of delivered messages, newest last. An identity is a hash over id, time of queuing and body: a producer
+/// may use an id again, without an idempotence window at the same moment, and that is another message.
 #[derive(Default)]
 pub(super) struct Recent(VecDeque<u128>);
 
@@ -16,8 +16,8 @@ pub(super) struct Identities(RandomState, RandomState);
 
 impl Identities {
     pub(super) fn of(&self, r: &Record) -> u128 {
-        let what = (&r.raw_id[..], r.enqueued_ms);
-        (u128::from(self.0.hash_one(what)) << 64) | u128::from(self.1.hash_one(what))
+        let named = (&r.raw_id[..], r.enqueued_ms);
+        (u128::from(self.0.hash_one(named)) << 64) | u128::from(self.1.hash_one((named, &r.body[..])))
     }
 }
 

@@ -3,13 +3,24 @@
 mod support;
 
 mod basics;
+mod bodies;
 mod cancel;
 mod connections;
+mod crash;
 mod faults;
 mod harness;
+mod inputs;
+#[cfg(feature = "cli")]
+mod kills;
+mod leftovers;
+mod lua;
 mod observability;
+mod ownership;
 mod protocol;
+mod pushing;
 mod restart;
+mod retry;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;
+mod ttl;

@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mcp_courier::{Builder, Courier, Delivery, NotificationSink, Push, SessionId, SinkError};
+use mcp_courier::{
+    Builder, CancellationToken, Courier, Delivery, Ended, NotificationSink, Push, Result, SessionId,
+    SinkError,
+};
 use redis::aio::MultiplexedConnection;
 
 use super::{leaks, names, server, wait::wait_until};
@@ -13,6 +16,69 @@ pub struct Fixture {
     pub server: server::Server,
     pub prefix: String,
     pub raw: MultiplexedConnection,
+}
+
+/// A subscriber loop in the background.
+pub struct Serving {
+    cancel: CancellationToken,
+    running: tokio::task::JoinHandle<Result<Ended>>,
+}
+
+/// Starts a subscriber loop.
+pub fn serve(courier: &Courier, session: &SessionId, sink: impl NotificationSink) -> Serving {
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn({
+        let (courier, session, cancel) = (courier.clone(), session.clone(), cancel.clone());
+        async move { courier.subscriber_loop(&session, sink, cancel).await }
+    });
+    Serving { cancel, running }
+}
+
+impl Serving {
+    /// Until it ends by itself.
+    pub async fn ended(self) -> Ended {
+        let ended = tokio::time::timeout(Duration::from_secs(15), self.running).await;
+        ended.expect("it ends").expect("no panic").expect("no error at the start")
+    }
+
+    /// Cancels it and waits for its end.
+    pub async fn stop(self) {
+        self.cancel.cancel();
+        assert_eq!(self.ended().await, Ended::Stopped);
+    }
+}
+
+/// A process in the process: a runtime of its own that can be made to vanish between two polls, which no code of the
+/// courier notices. The server sees its connections close, as after SIGKILL.
+pub struct Process {
+    pub runtime: tokio::runtime::Runtime,
+    pub courier: Courier,
+}
+
+impl Process {
+    pub async fn start(builder: Builder, url: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let url = url.to_owned();
+        let courier = runtime.spawn(async move { builder.connect(url).await });
+        let courier = courier.await.expect("no panic").expect("the test server answers");
+        Self { runtime, courier }
+    }
+
+    /// Serves a session in this process; answers when it is claimed.
+    pub async fn serve(&self, session: &SessionId, sink: impl NotificationSink) {
+        let (registry, session) = (self.courier.subscribers(), session.clone());
+        let running = self.runtime.spawn(async move { registry.ensure_running(&session, sink).await });
+        running.await.expect("no panic").expect("claimed");
+    }
+
+    /// The process vanishes.
+    pub fn crash(self) {
+        self.runtime.shutdown_background();
+    }
 }
 
 impl Fixture {
@@ -54,6 +120,76 @@ impl Fixture {
         } else {
             format!("{}:{{0}}:{kind}:{sid}", self.prefix)
         }
+    }
+
+    /// One command as another program would send it: words separated by spaces.
+    pub async fn ask<T: redis::FromRedisValue>(&self, words: &str) -> T {
+        let mut words = words.split(' ');
+        let mut cmd = redis::cmd(words.next().expect("a command"));
+        words.for_each(|word| {
+            cmd.arg(word);
+        });
+        self.send(&cmd).await
+    }
+
+    /// One command with arguments of any bytes.
+    pub async fn send<T: redis::FromRedisValue>(&self, cmd: &redis::Cmd) -> T {
+        cmd.query_async(&mut self.raw.clone()).await.expect("the server takes the raw command")
+    }
+
+    /// The server's clock, in Unix milliseconds.
+    pub async fn server_ms(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.ask("TIME").await;
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Until the server's clock shows that time.
+    pub async fn wait_server_ms(&self, at: u64) {
+        wait_until("the server's clock", Duration::from_secs(10), || async {
+            let now = self.server_ms().await;
+            if now >= at { Ok(()) } else { Err(format!("{} ms to go", at - now)) }
+        })
+        .await;
+    }
+
+    /// Every key under the test's prefix with its remaining life in ms (-1: for ever), in order.
+    pub async fn keys(&self) -> Vec<(String, i64)> {
+        let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
+        loop {
+            let page: (String, Vec<String>) =
+                self.ask(&format!("SCAN {cursor} MATCH {}:* COUNT 1000", self.prefix)).await;
+            for key in page.1 {
+                let life: i64 = self.ask(&format!("PTTL {key}")).await;
+                // One that is gone meanwhile counts as gone.
+                if life != -2 {
+                    keys.push((
+                        key.trim_start_matches(&*self.prefix).trim_start_matches(":{0}:").to_owned(),
+                        life,
+                    ));
+                }
+            }
+            cursor = page.0;
+            if cursor == "0" {
+                keys.sort();
+                keys.dedup();
+                return keys;
+            }
+        }
+    }
+
+    /// The owner token of a session, as stored.
+    pub async fn token(&self, sid: &str) -> Option<String> {
+        self.ask(&format!("HGET {} {sid}", self.key("s", ""))).await
+    }
+
+    /// Until nobody listens to a node's inbox: its process is gone.
+    pub async fn wait_deaf(&self, node: &str) {
+        let inbox = format!("{}:{{0}}:c:{node}", self.prefix);
+        wait_until("the process is gone", Duration::from_secs(10), || async {
+            let (_, heard): (String, u64) = self.ask(&format!("PUBSUB NUMSUB {inbox}")).await;
+            if heard == 0 { Ok(()) } else { Err("it still listens".to_owned()) }
+        })
+        .await;
     }
 
     /// No key without a TTL but the indexes, and those hold no session any more.
@@ -120,6 +256,27 @@ impl NotificationSink for Recorder {
     async fn deliver(&self, delivery: Delivery) -> Result<(), SinkError> {
         let verdict = (self.verdict)(&delivery);
         self.seen.lock().expect("not poisoned").push(delivery);
+        verdict
+    }
+}
+
+/// A sink that writes down what it gets and does not answer until its gate is opened.
+#[derive(Clone)]
+pub struct Held {
+    pub recorder: Recorder,
+    pub gate: CancellationToken,
+}
+
+impl Held {
+    pub fn new(recorder: Recorder) -> Self {
+        Self { recorder, gate: CancellationToken::new() }
+    }
+}
+
+impl NotificationSink for Held {
+    async fn deliver(&self, delivery: Delivery) -> Result<(), SinkError> {
+        let verdict = self.recorder.deliver(delivery).await;
+        self.gate.cancelled().await;
         verdict
     }
 }

@@ -1,0 +1,47 @@
+//! Calls a Lua file as a program in another language would: the text with its shared lines in front, keys, arguments.
+
+use redis::{RedisResult, Value};
+
+use crate::support::fixture::Fixture;
+
+/// A script's text, put together from what its header says it uses.
+fn source(name: &str) -> String {
+    let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let read = |file: &str| std::fs::read_to_string(lua.join(file)).expect("a script of ours");
+    let script = read(&format!("{name}.lua"));
+    let uses =
+        script.lines().filter(|line| line.starts_with("-- Uses")).flat_map(|line| line.split([' ', ',']));
+    let shared: String = uses.filter(|word| word.starts_with("lib/")).map(read).collect();
+    shared + &script
+}
+
+/// Runs a script; `keys` are named as in its header (`s`, `q:<sid>`), `args` are whatever converts to bytes.
+pub async fn call(t: &Fixture, name: &str, keys: &[&str], args: &[&[u8]]) -> RedisResult<Value> {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(source(name)).arg(keys.len());
+    for key in keys {
+        cmd.arg(t.key(key, ""));
+    }
+    for arg in args {
+        cmd.arg(*arg);
+    }
+    cmd.query_async(&mut t.raw.clone()).await
+}
+
+/// A reply as text: arrays in brackets, in order.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Int(n) => n.to_string(),
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Okay => "OK".to_owned(),
+        Value::Array(items) => format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(" ")),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The same call, its reply as text.
+pub async fn told(t: &Fixture, name: &str, keys: &[&str], args: &[&str]) -> String {
+    let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+    text(&call(t, name, keys, &args).await.expect("the script runs"))
+}
