@@ -1,5 +1,7 @@
 //! The integration suite. `basics` teaches the crate; the other modules are one topic each.
 
+#![allow(unreachable_pub, reason = "nobody outside reaches into a test program")]
+
 mod support;
 
 mod basics;

@@ -2,7 +2,7 @@
 //!
 //! Start with [`fixture::Fixture`]. A test that kills, flushes or configures its server asks for one of its own with
 //! [`private::private_or_skip`].
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code)]
 
 pub mod backend;
 pub mod binary;
