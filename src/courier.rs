@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::connection::{Commands, Endpoint, Link};
 use crate::core::{Clock, Core};
 use crate::engine::{Drained, Engine};
-use crate::keys::{Keys, Sid};
+use crate::keys::Keys;
 use crate::metrics::{Counters, Metrics, add};
-use crate::script::{self, PushArgs, PushReply};
-use crate::{Builder, Error, MessageId, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
+use crate::prepared::Prepared;
+use crate::script;
+use crate::server_info;
+use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
 
 /// A connection to the queues: pushes, subscribes, looks.
 ///
@@ -37,9 +38,6 @@ impl std::fmt::Debug for Courier {
             .finish_non_exhaustive()
     }
 }
-
-/// The oldest server that has every command the scripts use.
-const OLDEST_SERVER: (u32, u32) = (6, 2);
 
 impl Courier {
     /// Connects with default settings; see [`Builder::connect`] for URLs and errors.
@@ -64,7 +62,7 @@ impl Courier {
         let link = Link::open("cmd", endpoint.clone(), config.connect_timeout, None, stop.clone()).await?;
         let counters = Arc::new(Counters::default());
         let cmd = Commands::new(link, config.call_timeout, counters.clone());
-        check_version(&cmd).await?;
+        server_info::check(&cmd).await?;
         let core = Arc::new(Core {
             keys: Keys::new(&config.prefix, 0),
             config,
@@ -113,72 +111,42 @@ impl Courier {
     /// A dropped call may still have queued the message, once. To be able to repeat it, give it an id: [`Push::id`].
     pub async fn push(&self, push: Push) -> Result<Pushed> {
         let core = &self.core;
-        let config = &core.config;
-        if push.body.len() > config.max_body_bytes {
-            add(&core.counters.refused_size, 1);
-            return Err(Error::TooLarge {
-                what: "body",
-                actual: push.body.len(),
-                limit: config.max_body_bytes,
-            });
-        }
-        let coalesce = bounded("coalescing key", push.coalesce.as_deref(), 256)?;
-        let trace = bounded("trace context", push.trace.as_deref(), 512)?;
-        if push.coalesce.as_deref() == Some("") {
-            return Err(Error::invalid("coalescing key", "is empty; leave it out instead"));
-        }
-        let dedupe = push.dedupe.unwrap_or(config.dedupe);
-        let dedupe_ms = if dedupe.is_zero() { 0 } else { config::millis("dedupe window", dedupe)? };
-        let max_pending = push.max_pending.unwrap_or(config.max_pending);
-        if max_pending == 0 {
-            return Err(Error::invalid("max pending", "is zero; nothing could ever be queued"));
-        }
-        let ttl_ms = config::millis("ttl", push.ttl.unwrap_or(config.ttl))?;
-        let id = push.id.unwrap_or_else(MessageId::generate);
-        let sid = Sid::of(&push.session);
-        let on_full = push.on_full.unwrap_or(config.on_full);
-        let reply = self
-            .repeat(
-                "push",
-                || {
-                    script::push(
-                        &core.cmd,
-                        &core.keys,
-                        PushArgs {
-                            sid: &sid,
-                            id: &id,
-                            body: &push.body,
-                            ttl_ms,
-                            dedupe_ms,
-                            max_pending,
-                            on_full,
-                            coalesce,
-                            trace,
-                            look_again_ms: config::millis("look again", config.look_again).unwrap_or(1000),
-                            handoff_bytes: config.handoff_bytes as u64,
-                        },
-                    )
-                },
-                dedupe_ms > 0,
-            )
-            .await?;
-        match reply {
-            PushReply::Full { pending } => {
-                add(&core.counters.refused_full, 1);
-                Err(Error::QueueFull { session: push.session, pending, limit: max_pending })
-            }
-            PushReply::Stored { status, pending, dropped } => {
-                let counter = match status {
-                    crate::PushStatus::Queued => &core.counters.pushed,
-                    crate::PushStatus::Coalesced => &core.counters.coalesced,
-                    crate::PushStatus::Duplicate => &core.counters.duplicates,
-                };
-                add(counter, 1);
-                add(&core.counters.dropped, dropped);
-                tracing::debug!(session = %push.session, id = %id, status = status.as_str(), pending, "push");
-                Ok(Pushed { id, status, pending, dropped })
-            }
-        }
+        let prepared = Prepared::check(core, push)?;
+        let push = || script::push(&core.cmd, &core.keys, prepared.args(core));
+        let reply = self.repeat("push", push, prepared.dedupe_ms > 0).await?;
+        prepared.settle(core, reply)
+    }
+
+    /// Queues many messages in one round trip; answers each of them, in the order given.
+    ///
+    /// Messages of one session stand in its queue in the order given, also when the connection is lost on the way:
+    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`]. A message that is refused stops no
+    /// other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
+    ///
+    /// # Errors
+    /// For each message as [`Courier::push`].
+    ///
+    /// # Cancel safety
+    /// A dropped call may still have queued some of the messages, each once. To be able to repeat it, give them ids.
+    pub async fn push_many(&self, pushes: impl IntoIterator<Item = Push>) -> Vec<Result<Pushed>> {
+        let core = &self.core;
+        let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
+        let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
+        let idempotent = good.iter().all(|p| p.dedupe_ms > 0);
+        let push = || script::push_many(&core.cmd, &core.keys, good.iter().map(|p| p.args(core)).collect());
+        let replies = match self.repeat("push", push, idempotent).await {
+            Ok(replies) => replies,
+            Err(e) => good.iter().map(|_| Err(e.clone())).collect(),
+        };
+        let mut replies = replies.into_iter();
+        checked
+            .into_iter()
+            .map(|one| {
+                let prepared = one?;
+                let missing = || Err(Error::Reply { op: "push", got: "fewer answers than pushes".into() });
+                prepared.settle(core, replies.next().unwrap_or_else(missing)?)
+            })
+            .collect()
     }
 
     /// Repeats an operation after passing failures until the deadline. One that may have been done is repeated only
@@ -238,45 +206,4 @@ impl Courier {
     pub async fn shutdown(&self, grace: Duration) -> Drained {
         self.engine.drain(grace).await
     }
-}
-
-fn bounded<'a>(what: &'static str, text: Option<&'a str>, limit: usize) -> Result<&'a str> {
-    let text = text.unwrap_or("");
-    if text.len() > limit {
-        return Err(Error::TooLarge { what, actual: text.len(), limit });
-    }
-    Ok(text)
-}
-
-async fn check_version(cmd: &Commands) -> Result<()> {
-    let mut info = redis::cmd("INFO");
-    info.arg("server");
-    let text = match cmd.raw("connect", info).await {
-        Ok(Value::BulkString(text)) => String::from_utf8_lossy(&text).into_owned(),
-        Ok(Value::VerbatimString { text, .. }) => text,
-        Ok(_) => return Ok(()),
-        // Managed services may forbid INFO; the scripts themselves will tell.
-        Err(Error::Refused { code, .. }) if code == "NOPERM" => {
-            tracing::warn!("the server's version cannot be read (no right to INFO)");
-            return Ok(());
-        }
-        Err(e) => return Err(e),
-    };
-    let version = text.lines().find_map(|l| l.strip_prefix("redis_version:")).unwrap_or_default().trim();
-    let mut numbers = version.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if found != (0, 0) && found < OLDEST_SERVER {
-        return Err(Error::Refused {
-            op: "connect",
-            code: "VERSION".into(),
-            message: format!("the server is {version}, at least 6.2 is needed"),
-        });
-    }
-    if text.lines().any(|l| l.trim() == "redis_mode:cluster") {
-        return Err(Error::invalid(
-            "url",
-            "the server is a cluster node; this version needs a single server",
-        ));
-    }
-    Ok(())
 }

@@ -175,7 +175,10 @@ impl Error {
 }
 
 fn is_transient(code: &str) -> bool {
-    matches!(code, "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK")
+    matches!(
+        code,
+        "NOSCRIPT" | "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
+    )
 }
 
 #[cfg(test)]

@@ -51,10 +51,12 @@ mod keys;
 pub mod memory;
 mod metrics;
 mod notification;
+mod prepared;
 mod push;
 mod record;
 mod registry;
 mod script;
+mod server_info;
 mod stats;
 mod subscriber;
 
@@ -73,4 +75,5 @@ pub use crate::metrics::Metrics;
 pub use crate::notification::Notification;
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
 pub use crate::registry::SubscriberRegistry;
+pub use crate::server_info::ServerInfo;
 pub use crate::stats::{Health, Node, Overview, SessionStats};

@@ -36,6 +36,25 @@ pub(crate) enum PushReply {
 }
 
 pub(crate) async fn push(cmd: &Commands, keys: &Keys, a: PushArgs<'_>) -> Result<PushReply> {
+    answer(cmd.run(&invocation(cmd, keys, &a)).await?)
+}
+
+/// Many at once, pipelined in the order given; one answer each.
+pub(crate) async fn push_many(
+    cmd: &Commands,
+    keys: &Keys,
+    all: Vec<PushArgs<'_>>,
+) -> Result<Vec<Result<PushReply>>> {
+    let calls: Vec<_> = all.iter().map(|a| invocation(cmd, keys, a)).collect();
+    let values = cmd.run_many(&calls).await?;
+    // One that will pass (as a script flushed in the middle) repeats the whole batch, or the order would suffer.
+    if let Some(Err(e)) = values.iter().find(|v| v.as_ref().is_err_and(crate::Error::is_passing)) {
+        return Err(e.clone());
+    }
+    Ok(values.into_iter().map(|value| value.and_then(answer)).collect())
+}
+
+fn invocation(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Invocation {
     let mut call = Invocation::new(&PUSH);
     call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(keys.dedupe(a.sid, a.id));
     call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms).num(a.max_pending);
@@ -43,13 +62,13 @@ pub(crate) async fn push(cmd: &Commands, keys: &Keys, a: PushArgs<'_>) -> Result
         OnFull::Refuse => "refuse",
         OnFull::DropOldest => "drop_oldest",
     });
-    call.arg(a.coalesce)
-        .arg(a.trace)
-        .num(a.look_again_ms)
-        .arg(&keys.inboxes)
-        .arg(cmd.publish())
-        .num(a.handoff_bytes);
-    let mut reply = Fields::of(&PUSH, cmd.run(&call).await?)?;
+    call.arg(a.coalesce).arg(a.trace).num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish());
+    call.num(a.handoff_bytes);
+    call
+}
+
+fn answer(value: redis::Value) -> Result<PushReply> {
+    let mut reply = Fields::of(&PUSH, value)?;
     let word = reply.word()?;
     let pending = reply.count()?;
     let _heard = reply.int()?;

@@ -178,3 +178,38 @@ async fn a_second_claim_supersedes_the_first() {
     two.shutdown(Duration::from_secs(5)).await;
     t.finish().await;
 }
+
+/// Many messages in one round trip: in order, each with its own answer.
+#[tokio::test]
+async fn many_messages_in_one_round_trip_have_an_answer_each_and_keep_their_order() {
+    let t = Fixture::new("many").await;
+    let courier = t.connect(t.builder().max_body_bytes(4).max_pending(3)).await;
+    let (a, b) = (session("a"), session("b"));
+    let id = mcp_courier::MessageId::new("m").expect("valid");
+    let pushes = [
+        push(&a, "1"),
+        push(&b, "too long"),
+        push(&b, "1").id(id.clone()),
+        push(&a, "2"),
+        push(&b, "1").id(id),
+        push(&a, "3"),
+        push(&a, "full"),
+    ];
+    let answers = courier.push_many(pushes).await;
+    let words: Vec<_> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(pushed) => pushed.status.as_str(),
+            Err(mcp_courier::Error::TooLarge { .. }) => "too large",
+            Err(mcp_courier::Error::QueueFull { .. }) => "full",
+            Err(e) => panic!("{e}"),
+        })
+        .collect();
+    assert_eq!(words, ["queued", "too large", "queued", "queued", "duplicate", "queued", "full"]);
+    assert!(courier.push_many([]).await.is_empty());
+    let sink = Recorder::new();
+    courier.subscribers().ensure_running(&a, sink.clone()).await.expect("claimed");
+    assert_eq!(sink.wait_for(3).await, ["1", "2", "3"]);
+    courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}

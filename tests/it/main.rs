@@ -1,7 +1,5 @@
 //! The integration suite. `basics` teaches the crate; the other modules are one topic each.
 
-#![allow(unreachable_pub)]
-
 mod support;
 
 mod basics;
@@ -12,6 +10,8 @@ mod crash;
 mod faults;
 mod harness;
 mod inputs;
+#[cfg(feature = "cli")]
+mod kills;
 mod leftovers;
 mod lua;
 mod observability;

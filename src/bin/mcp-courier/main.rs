@@ -1,0 +1,51 @@
+//! The `mcp-courier` command. Everything it does goes through the public API of the library.
+
+// A binary has no outside: `pub` here means "for the other modules".
+#![allow(unreachable_pub)]
+
+mod args;
+mod dead;
+mod demo;
+mod doctor;
+mod listen;
+mod output;
+mod push;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+use crate::output::Failure;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    output::log(args.verbose);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("mcp-courier: no runtime: {e}");
+            return ExitCode::from(output::FAILED);
+        }
+    };
+    let done = runtime.block_on(run(args));
+    // Readers of stdin may still sit in a blocking call.
+    runtime.shutdown_background();
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn run(args: Args) -> Result<u8, Failure> {
+    let Args { server, json, command, .. } = args;
+    match command {
+        Command::Demo(demo) => demo::run(&server, json, demo).await,
+        Command::Push(push) => push::run(&server, json, push).await,
+        Command::Listen(listen) => listen::run(&server, listen).await,
+        Command::Stats(stats) => stats::run(&server, json, stats).await,
+        Command::Dead(dead) => dead::run(&server, json, dead).await,
+        Command::Doctor => doctor::run(&server, json).await,
+    }
+}

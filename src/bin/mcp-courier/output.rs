@@ -1,0 +1,90 @@
+//! Exit codes, stderr, stdout.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use mcp_courier::Error;
+use serde::Serialize;
+
+/// It was not done.
+pub const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const USAGE: u8 = 2;
+/// No server, or it refused the connection.
+pub const NO_SERVER: u8 = 3;
+
+/// Why the command ends early.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    why: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Failure {
+    pub fn usage(why: impl Into<String>) -> Self {
+        Self { code: USAGE, why: why.into() }
+    }
+
+    pub fn report(self) -> ExitCode {
+        if !self.why.is_empty() {
+            eprintln!("mcp-courier: {}", self.why);
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        let code = match &e {
+            Error::Invalid { .. } | Error::TooLarge { .. } => USAGE,
+            Error::Unreachable { .. }
+            | Error::Timeout { .. }
+            | Error::Refused { op: "connect" | "subscribe", .. } => NO_SERVER,
+            // The first script that a connection runs shows what it may not do.
+            Error::Refused { code, .. } if code == "NOPERM" || code == "NOAUTH" => NO_SERVER,
+            _ => FAILED,
+        };
+        Self { code, why: e.to_string() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        // Whoever read our stdout has gone: a quiet end.
+        if e.kind() == io::ErrorKind::BrokenPipe {
+            return Self { code: 0, why: String::new() };
+        }
+        Self { code: FAILED, why: e.to_string() }
+    }
+}
+
+/// One line on stdout, flushed.
+pub fn line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// One JSON object on a line of stdout, flushed.
+pub fn json(value: &impl Serialize) -> io::Result<()> {
+    line(&serde_json::to_string(value).map_err(io::Error::other)?)
+}
+
+/// Logs go to stderr, and nowhere unless asked for.
+pub fn log(verbose: u8) {
+    let default = match verbose {
+        0 => "mcp_courier=error",
+        1 => "mcp_courier=info",
+        _ => "mcp_courier=debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+}

@@ -1,0 +1,124 @@
+//! Processes that serve sessions are killed by SIGKILL, again and again, in the middle of everything.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use mcp_courier::{Courier, Push};
+use serde_json::Value;
+
+use crate::support::cli::Running;
+use crate::support::fixture::{Fixture, session, wait_pending};
+
+const SESSIONS: usize = 20;
+const MESSAGES: usize = 10_000;
+const PROCESSES: usize = 2;
+
+/// What the processes of one slot printed, in the order of their lives.
+#[derive(Default)]
+struct Printed {
+    lines: Vec<Value>,
+    kills: usize,
+}
+
+/// One slot: a `listen` process, killed after some lines, and the next one in its place, until `quiet` is told.
+async fn slot(
+    url: String,
+    prefix: String,
+    sessions: Vec<String>,
+    done: tokio::sync::watch::Receiver<bool>,
+) -> Printed {
+    let mut args = vec!["--url", &url, "--prefix", &prefix, "--json", "listen", "--delay", "200us"];
+    for s in &sessions {
+        args.extend(["--session", s]);
+    }
+    let mut printed = Printed::default();
+    let mut done = done;
+    loop {
+        let mut process = Running::start(&args);
+        // By the clock, not by the line: a kill must be able to hit a process that is still starting.
+        let life = Duration::from_millis(fastrand::u64(100..600));
+        let ended = tokio::select! {
+            () = tokio::time::sleep(life) => false,
+            _ = done.wait_for(|done| *done) => true,
+        };
+        if ended {
+            process.sigterm().await;
+        } else {
+            process.sigkill().await;
+            printed.kills += 1;
+        }
+        for line in process.rest(Duration::from_secs(30)).await {
+            match serde_json::from_str(&line) {
+                Ok(line) => printed.lines.push(line),
+                Err(e) => assert!(
+                    !ended && e.is_eof(),
+                    "only the last line of a killed process may be torn: {line}"
+                ),
+            }
+        }
+        if ended {
+            let status = process.wait(Duration::from_secs(10)).await;
+            assert!(status.success(), "{status}: {}", process.stderr());
+            return printed;
+        }
+    }
+}
+
+/// The main promise: 10,000 messages over 20 sessions, whose processes are killed every few hundred milliseconds. Every
+/// message is printed, first appearances are in order, and what is printed twice was near a kill.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_messages_survive_processes_that_are_killed_all_the_time() {
+    let mut t = Fixture::new("kills").await;
+    if t.server.url().starts_with("memory:") {
+        eprintln!("skipped: other processes do not reach memory://");
+        return;
+    }
+    let worker = Courier::builder().prefix(&t.prefix).connect(t.server.url()).await.expect("connected");
+    let (finished, done) = tokio::sync::watch::channel(false);
+    let mut slots = tokio::task::JoinSet::new();
+    for p in 0..PROCESSES {
+        let sessions = (p..SESSIONS).step_by(PROCESSES).map(|n| format!("s{n}")).collect();
+        slots.spawn(slot(t.server.url().to_owned(), t.prefix.clone(), sessions, done.clone()));
+    }
+    for n in 0..MESSAGES / SESSIONS {
+        for s in 0..SESSIONS {
+            let body = format!("{{\"method\":\"notifications/message\",\"params\":{{\"n\":{n}}}}}");
+            worker.push(Push::new(&session(&format!("s{s}")), body)).await.expect("queued");
+        }
+        // About as fast as it is read, so that the kills fall into the middle of it.
+        tokio::time::sleep(Duration::from_millis(8)).await;
+    }
+    for s in 0..SESSIONS {
+        wait_pending(&worker, &session(&format!("s{s}")), 0).await;
+    }
+    finished.send_replace(true);
+
+    let (mut kills, mut repeated) = (0, 0);
+    let mut per_session: HashMap<String, Vec<u64>> = HashMap::new();
+    while let Some(printed) = slots.join_next().await {
+        let printed = printed.expect("no panic");
+        kills += printed.kills;
+        for line in printed.lines {
+            let n = line["notification"]["params"]["n"].as_u64().expect("a notification");
+            per_session.entry(line["session"].as_str().expect("text").to_owned()).or_default().push(n);
+        }
+    }
+    assert!(kills >= 10, "{kills} kills");
+    assert_eq!(per_session.len(), SESSIONS);
+    for (s, printed) in &per_session {
+        let mut seen = HashSet::new();
+        let firsts: Vec<u64> = printed.iter().copied().filter(|n| seen.insert(*n)).collect();
+        assert_eq!(firsts, (0..(MESSAGES / SESSIONS) as u64).collect::<Vec<_>>(), "{s}: all, in order");
+        repeated += printed.len() - firsts.len();
+    }
+    // What was delivered and not acked when its process died: an ack's time, at most a batch, for each of its sessions.
+    assert!(repeated <= kills * SESSIONS / PROCESSES * 64, "{repeated} duplicates at {kills} kills");
+    println!("{kills} kills, {repeated} of {MESSAGES} printed twice");
+    for s in 0..SESSIONS {
+        let stats = worker.stats(&session(&format!("s{s}"))).await.expect("stats");
+        assert_eq!((stats.dead, stats.pending, stats.owner), (0, 0, None), "s{s}");
+    }
+    let dead: Vec<_> = crate::support::leaks::keys(&mut t.raw, &t.prefix).await;
+    assert!(dead.iter().all(|k| !k.name.contains(":dead:") && !k.name.contains(":q:")), "{dead:?}");
+    t.finish().await;
+}
