@@ -72,7 +72,7 @@ async fn f57_finished_work_leaves_nothing_behind() {
         for (key, life) in t.keys().await {
             assert!(life >= 0 || ["s", "w", "n"].contains(&&*key), "{key} lives for ever");
         }
-        process.crash();
+        process.crash().await;
         round += 1;
         while pushing.try_join_next().is_some() {}
     }
