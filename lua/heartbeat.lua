@@ -1,5 +1,7 @@
 -- heartbeat: renew this node's lease and ring its own doorbell, which proves the whole delivery path.
 --
+-- The index of nodes goes with the last of them: an hour after its lease, as long as a sweep would keep it.
+--
 -- Uses      lib/now_ms.lua, lib/small_writes.lua, lib/owner.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   n                ZSET    node -> deadline of its lease
@@ -23,5 +25,6 @@ local owner = sid ~= '' and ownership(s, sid, node .. ':' .. epoch) or 'none'
 local known = redis.call('ZSCORE', n, node) and 1 or 0
 allow_small_writes(s)
 redis.call('ZADD', n, now + lease_ms, node)
+redis.call('PEXPIRE', n, 3600000 + lease_ms)
 local heard = redis.pcall(publish, inboxes .. node, '!' .. beat)
 return { known, owner, type(heard) == 'number' and heard or 0, now }

@@ -7,6 +7,8 @@ mod support;
 mod basics;
 mod bodies;
 mod cancel;
+#[cfg(feature = "cli")]
+mod command;
 mod connections;
 mod crash;
 mod faults;

@@ -373,7 +373,7 @@ async fn f24_owners_of_dead_processes_are_forgotten_and_no_others() {
         }
         nodes.push(t.token(&format!("dead{p}-0")).await.expect("an owner"));
         if p % 2 == 0 {
-            process.crash();
+            process.crash().await;
         } else {
             // The last handle goes without a shutdown.
             let Process { runtime, courier } = process;

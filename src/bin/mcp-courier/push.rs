@@ -107,8 +107,10 @@ fn report(
             }
             Ok(true)
         }
-        // One message and no server: that is the connection's failure, not the message's.
-        Err(e @ (Error::Unreachable { .. } | Error::Timeout { .. })) if args.notification != "-" => {
+        // One message, and no server or no sense in it: that is how the command ends.
+        Err(e @ (Error::Unreachable { .. } | Error::Timeout { .. } | Error::Invalid { .. }))
+            if args.notification != "-" =>
+        {
             Err(e.into())
         }
         Err(e) => {
