@@ -41,11 +41,11 @@ pub async fn keys(raw: &mut MultiplexedConnection, prefix: &str) -> Vec<Key> {
     }
 }
 
-/// The documented keys without a time to live: `<prefix>:{p}:s`, `:w` and `:n`, `p` the number of a partition.
+/// The documented keys without a time to live: `<prefix>:{p}:s` and `:w`, `p` the number of a partition.
 fn is_index(name: &str, prefix: &str) -> bool {
     let Some(rest) = name.strip_prefix(prefix).and_then(|r| r.strip_prefix(":{")) else { return false };
     let Some((partition, index)) = rest.split_once("}:") else { return false };
-    partition.parse::<u16>().is_ok() && matches!(index, "s" | "w" | "n")
+    partition.parse::<u16>().is_ok() && matches!(index, "s" | "w")
 }
 
 /// Panics with every key that has no time to live and is no documented index.
