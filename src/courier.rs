@@ -162,7 +162,7 @@ impl Courier {
     {
         let deadline = Instant::now() + self.core.config.deadline;
         let mut pause = Duration::from_millis(10);
-        let mut maybe_done = false;
+        let mut unknown: Option<Error> = None;
         loop {
             let e = match tokio::time::timeout_at(deadline, operation()).await {
                 Ok(Ok(done)) => return Ok(done),
@@ -173,11 +173,14 @@ impl Courier {
                     return Err(Error::Timeout { op, address, after, ambiguous: true });
                 }
             };
-            maybe_done |= e.is_ambiguous();
+            if e.is_ambiguous() {
+                unknown.get_or_insert_with(|| e.clone());
+            }
             let again =
                 e.is_passing() && (idempotent || !e.is_ambiguous()) && Instant::now() + pause < deadline;
             if !again {
-                return Err(e.or_done_before(maybe_done));
+                // An earlier try may have done it: then a later refusal does not mean that it was not done.
+                return Err(unknown.unwrap_or(e));
             }
             add(&self.core.counters.push_retries, 1);
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;

@@ -54,6 +54,14 @@ impl Delivery {
         }
     }
 
+    /// A delivery that comes from no queue, to test a sink with.
+    pub fn synthetic(session: &SessionId, id: &MessageId, attempt: u32, body: impl Into<Vec<u8>>) -> Self {
+        let none = Bytes::new();
+        let record = Body { body: body.into().into(), trace: none.clone(), coalesce: none };
+        let (session, id) = (session.clone(), id.clone());
+        Self { session, id, attempt, enqueued_at_ms: 0, expires_at_ms: u64::MAX, record }
+    }
+
     /// The body, byte for byte as it was pushed.
     pub fn body(&self) -> &[u8] {
         &self.record.body
@@ -176,6 +184,11 @@ pub(crate) async fn without_panic(sink: &dyn AnySink, delivery: Delivery) -> Res
         }
     })
     .await
+}
+
+/// A sink that panics when asked is taken for closed.
+pub(crate) fn is_closed(sink: &dyn AnySink) -> bool {
+    std::panic::catch_unwind(AssertUnwindSafe(|| sink.is_closed_any())).unwrap_or(true)
 }
 
 fn panicked() -> SinkError {

@@ -161,14 +161,6 @@ impl Error {
         }
     }
 
-    /// The same error with its outcome marked as unknown: an earlier try may have done it.
-    pub(crate) fn or_done_before(mut self, earlier: bool) -> Self {
-        if let Self::Unreachable { ambiguous, .. } | Self::Timeout { ambiguous, .. } = &mut self {
-            *ambiguous |= earlier;
-        }
-        self
-    }
-
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { what, why: why.into() }
     }

@@ -42,7 +42,7 @@ end
 -- read at a time follows from the size of the one before, so that large records do not fill the server's memory.
 local function read_batch(q, now, max_attempts, want, budget, size)
   local out, bytes, at = {}, 0, 0
-  while #out < want do
+  while #out < want and at < 1024 do
     local step = math.max(1, math.min(want, 16, math.floor(budget / size)))
     local chunk = redis.call('LRANGE', q, at, at + step - 1)
     if #chunk == 0 then return out, bytes end

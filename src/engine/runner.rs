@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::Engine;
 use super::recent::Recent;
 use super::sessions::{Active, Ended};
-use crate::delivery::{AnySink, without_panic};
+use crate::delivery::{AnySink, is_closed, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
@@ -69,6 +69,17 @@ pub(super) struct Runner {
     /// Failures of the server in a row, and the last one told.
     failures: u32,
     told: String,
+    /// It ended as it should, and its slot says so.
+    at_rest: bool,
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if !self.at_rest {
+            // The task was torn down, or something in it panicked: nobody may believe that it is still served.
+            self.engine.sessions.end(&self.sid, self.serial, Ended::Stopped);
+        }
+    }
 }
 
 impl Runner {
@@ -90,6 +101,7 @@ impl Runner {
             delivered: Vec::new(),
             failures: 0,
             told: String::new(),
+            at_rest: false,
         })
     }
 
@@ -98,7 +110,10 @@ impl Runner {
         loop {
             step = match step {
                 Step::End(why) => return self.finish(why).await,
-                Step::Idle if self.go_idle() => return,
+                Step::Idle if self.go_idle() => {
+                    self.at_rest = true;
+                    return;
+                }
                 Step::Idle | Step::On => self.step().await,
                 Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
@@ -122,6 +137,8 @@ impl Runner {
                 // One that was delivered before this doorbell came has left the list: nothing to do but to look.
                 let record = Record::parse(&bytes);
                 let record = record.filter(|r| !self.recent.contains(self.engine.identities.of(r)));
+                // It may have been on its way for long: whether its time is over is the server's to say.
+                let record = record.filter(|r| !self.engine.core.clock.is_past(r.expires_ms));
                 self.batch.extend(record);
                 Step::On
             }
@@ -132,7 +149,7 @@ impl Runner {
         if self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
             return Step::End(Ended::Stopped);
         }
-        if self.sink.is_closed_any() {
+        if is_closed(&*self.sink) {
             return Step::End(Ended::SinkClosed);
         }
         // It rang in the middle of a batch: somebody may have taken the session. What is left comes again if not.
@@ -160,13 +177,12 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
-        let outcome = {
-            let delivering = without_panic(&*self.sink, delivery).instrument(span.clone());
-            tokio::select! {
-                biased;
-                outcome = delivering => outcome,
-                () = self.active.stop.cancelled() => return Step::End(Ended::Stopped),
-            }
+        self.active.delivering.store(true, Ordering::Relaxed);
+        let outcome = self.hand_over(delivery).instrument(span.clone()).await;
+        self.active.delivering.store(false, Ordering::Relaxed);
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(ended) => return Step::End(ended),
         };
         match outcome {
             Ok(()) => {
@@ -192,15 +208,38 @@ impl Runner {
         }
     }
 
+    /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
+    /// the delivery. Ended: the delivery's future was dropped.
+    async fn hand_over(&self, delivery: Delivery) -> Result<Result<(), SinkError>, Ended> {
+        let mut delivering = std::pin::pin!(without_panic(&*self.sink, delivery));
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut delivering => return Ok(outcome),
+                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.bell.notified() => {}
+            }
+            let token = PopItem { sid: self.sid.clone(), epoch: self.epoch, want: 0 };
+            tokio::select! {
+                biased;
+                outcome = &mut delivering => return Ok(outcome),
+                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                answer = self.engine.calls.pops.call(token) => if matches!(answer, Ok(Err(Denied::Fenced))) {
+                    return Err(Ended::Superseded);
+                }
+            }
+        }
+    }
+
     /// Acks what was delivered and takes what comes next; with `want` 0 only acks.
     async fn exchange(&mut self, want: u32) -> Step {
         self.active.rang(); // The answer will show whatever it rang for.
         let (sid, epoch) = (self.sid.clone(), self.epoch);
         let answer = if self.delivered.is_empty() {
-            self.engine.pops.call(PopItem { sid, epoch, want }).await
+            self.engine.calls.pops.call(PopItem { sid, epoch, want }).await
         } else {
             let receipts = self.delivered.clone();
-            self.engine.acks.call(AckItem { sid, epoch, want, receipts }).await
+            self.engine.calls.acks.call(AckItem { sid, epoch, want, receipts }).await
         };
         match answer {
             Ok(Ok(next)) => {
@@ -235,11 +274,11 @@ impl Runner {
 
     async fn claim(&mut self, mode: ClaimMode) -> Step {
         self.batch.clear();
-        let claims = match mode {
-            ClaimMode::Take => &self.engine.takes,
-            ClaimMode::Keep => &self.engine.keeps,
-        };
-        match claims.call(self.sid.clone()).await {
+        // Replaced meanwhile: a claim of ours now would fence the newer subscription.
+        if self.engine.sessions.with(&self.sid, self.serial, |_| ()).is_none() {
+            return Step::End(Ended::Superseded);
+        }
+        match self.engine.calls.claims.call((self.sid.clone(), mode)).await {
             Ok(Ok(claimed)) => {
                 self.recovered();
                 self.epoch = claimed.epoch;
@@ -382,6 +421,7 @@ impl Runner {
             let _ = tokio::time::timeout(limit, self.give_back()).await;
         }
         self.engine.sessions.end(&self.sid, self.serial, why);
+        self.at_rest = true;
     }
 
     async fn give_back(&mut self) {
@@ -393,7 +433,7 @@ impl Runner {
             }
         }
         loop {
-            match self.engine.releases.call((self.sid.clone(), self.epoch)).await {
+            match self.engine.calls.releases.call((self.sid.clone(), self.epoch)).await {
                 Ok(_) | Err(Error::Closed { .. }) => return,
                 Err(e) => {
                     if let Step::Wait(pause) = self.refused(&e) {

@@ -10,7 +10,7 @@ use crate::output::Failure;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  not done: something was lost, refused, superseded, or found wrong
+  1  not done: something was lost, refused, superseded, or is a problem (`doctor`; its warnings are 0)
   2  wrong usage
   3  no server, or it refused the connection";
 

@@ -78,7 +78,7 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
     if !json {
         let workers = args.workers;
         output::line(&format!(
-            "{total} messages to {} sessions by {workers} workers through {}; the server side is killed {KILLS} times",
+            "{total} messages to {} sessions by {workers} workers through {}; the server side is killed up to {KILLS} times",
             sessions.len(),
             if url.starts_with("memory:") { "memory://, in this process" } else { "Redis" },
         ))?;

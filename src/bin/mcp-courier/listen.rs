@@ -19,6 +19,8 @@ use crate::output::{self, FAILED, Failure};
 const GRACE: Duration = Duration::from_secs(5);
 
 pub async fn run(server: &Server, args: Listen) -> Result<u8, Failure> {
+    // Before anything is claimed: a signal from here on ends in good order.
+    let mut stopping = std::pin::pin!(stop_signal()?);
     let courier = server.connect().await?;
     let printer = Printer {
         delay: args.delay,
@@ -29,7 +31,6 @@ pub async fn run(server: &Server, args: Listen) -> Result<u8, Failure> {
         done: CancellationToken::new(),
         broken: CancellationToken::new(),
     };
-    let mut stopping = std::pin::pin!(stop_signal());
     let mut serving = tokio::task::JoinSet::new();
     for session in args.sessions {
         let (courier, printer) = (courier.clone(), printer.clone());
@@ -61,20 +62,25 @@ async fn all_ended(
     Ok(())
 }
 
-/// Ctrl-C or SIGTERM.
-async fn stop_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
+/// Ctrl-C or SIGTERM, heard from now on.
+#[cfg(unix)]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    }
-    let _ = tokio::signal::ctrl_c().await;
+    })
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
 }
 
 #[derive(Clone)]

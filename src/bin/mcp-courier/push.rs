@@ -73,10 +73,17 @@ fn one(args: &args::Push, body: Vec<u8>, id: Option<MessageId>) -> Push {
 /// A notification by its form; the bytes that are pushed are the ones given.
 fn check(text: &[u8]) -> Result<&[u8], Error> {
     let body = text.trim_ascii();
+    let invalid = |why: String| Error::Invalid { what: "notification", why };
+    if !body.starts_with(b"{") {
+        return Err(invalid(
+            "is no JSON object; it looks like {\"method\":\"notifications/…\",\"params\":{…}}".into(),
+        ));
+    }
+    // One line is one text: where in it is worth telling, which line of the text is not.
     let form: Form<'_> = serde_json::from_slice(body)
-        .map_err(|e| Error::Invalid { what: "notification", why: e.to_string() })?;
+        .map_err(|e| invalid(e.to_string().replace(" at line 1 column ", " at byte ")))?;
     if form.method.is_empty() {
-        return Err(Error::Invalid { what: "notification", why: "its method is empty".into() });
+        return Err(invalid("its method is empty".into()));
     }
     Ok(body)
 }

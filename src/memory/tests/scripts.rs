@@ -142,7 +142,10 @@ impl Call<'_> {
                 let node = self.owner(sid);
                 let epoch = self.epoch(node, sid);
                 let lease = self.one(&["1", "3000", "60000"]);
-                self.args(&[node, lease, INBOX, "PUBLISH", "7", sid, &epoch]);
+                self.args(&[node, lease, INBOX, "PUBLISH", "7"]);
+                if !sid.is_empty() {
+                    self.args(&[sid, &epoch]);
+                }
             }
             "sweep" => {
                 self.keys(&["s", "w", "n"]);
