@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// What this process did since it connected. At rest, and summed over all processes,
-        /// `pushed = acked + expired + dead + dropped + purged + pending`, as long as no queue vanished with its own
+        /// `pushed + revived = acked + expired + dead + dropped + pending`, as long as no queue vanished with its own
         /// expiry while nobody served it.
         #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
         #[non_exhaustive]

@@ -4,7 +4,7 @@
 local function count_crash(q, lease_deadline)
   local r = redis.call('LINDEX', q, 0)
   local f = r and record_parse(r)
-  if f and f.enqueued_ms <= lease_deadline then
+  if f and f.enqueued_ms < lease_deadline then
     redis.call('LSET', q, 0, record_failed(r, f, f.attempts + 1, 0, 'owner lost'))
   end
 end

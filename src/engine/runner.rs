@@ -64,7 +64,7 @@ pub(super) struct Runner {
     /// Fetched and not delivered yet.
     batch: VecDeque<Record>,
     fetched: Instant,
-    /// Delivered and not acked yet, oldest first.
+    /// Receipts of what was delivered and not acked yet, oldest first.
     delivered: Vec<Bytes>,
     /// Failures of the server in a row, and the last one told.
     failures: u32,
@@ -150,7 +150,7 @@ impl Runner {
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
             add(&core.counters.suppressed, 1);
-            self.delivered.push(record.raw_id);
+            self.delivered.push(record.receipt);
             return Step::On;
         }
         if self.fetched.elapsed() > FRESH && core.clock.is_past(record.expires_ms) {
@@ -173,7 +173,7 @@ impl Runner {
                 add(&core.counters.delivered, 1);
                 tracing::trace!(parent: &span, "delivered");
                 self.recent.insert(identity, 2 * core.config.batch as usize);
-                self.delivered.push(record.raw_id);
+                self.delivered.push(record.receipt);
                 let late = self.fetched.elapsed() > ACK_WITHIN;
                 if !self.batch.is_empty() && late {
                     return self.exchange(0).await;
@@ -199,8 +199,8 @@ impl Runner {
         let answer = if self.delivered.is_empty() {
             self.engine.pops.call(PopItem { sid, epoch, want }).await
         } else {
-            let ids = self.delivered.clone();
-            self.engine.acks.call(AckItem { sid, epoch, want, ids }).await
+            let receipts = self.delivered.clone();
+            self.engine.acks.call(AckItem { sid, epoch, want, receipts }).await
         };
         match answer {
             Ok(Ok(next)) => {
@@ -292,7 +292,7 @@ impl Runner {
                 return Step::End(Ended::Stopped);
             }
             let (sid, epoch) = (&self.sid, self.epoch);
-            let failed = Failed { sid, epoch, id: &record.raw_id, attempt, rejected, delay, error };
+            let failed = Failed { sid, epoch, receipt: &record.receipt, attempt, rejected, delay, error };
             match script::requeue(&core.cmd, &core.keys, &core.config, &core.node, failed).await {
                 Ok(Ok(outcome)) => {
                     self.recovered();

@@ -19,7 +19,7 @@ fn quick(t: &Fixture) -> Builder {
 /// The process vanishes; answers when the server knows.
 async fn crash(t: &Fixture, process: Process, sid: &str) {
     let token = t.token(sid).await.expect("an owner");
-    process.crash();
+    process.crash().await;
     t.wait_deaf(token.split(':').next().expect("a node")).await;
 }
 

@@ -16,7 +16,7 @@ fn source(name: &str) -> String {
 }
 
 /// Runs a script; `keys` are named as in its header (`s`, `q:<sid>`), `args` are whatever converts to bytes.
-pub async fn call(t: &Fixture, name: &str, keys: &[&str], args: &[&[u8]]) -> RedisResult<Value> {
+pub(crate) async fn call(t: &Fixture, name: &str, keys: &[&str], args: &[&[u8]]) -> RedisResult<Value> {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(source(name)).arg(keys.len());
     for key in keys {
@@ -29,7 +29,7 @@ pub async fn call(t: &Fixture, name: &str, keys: &[&str], args: &[&[u8]]) -> Red
 }
 
 /// A reply as text: arrays in brackets, in order.
-pub fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Int(n) => n.to_string(),
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -41,7 +41,23 @@ pub fn text(value: &Value) -> String {
 }
 
 /// The same call, its reply as text.
-pub async fn told(t: &Fixture, name: &str, keys: &[&str], args: &[&str]) -> String {
+pub(crate) async fn told(t: &Fixture, name: &str, keys: &[&str], args: &[&str]) -> String {
     let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
     text(&call(t, name, keys, &args).await.expect("the script runs"))
+}
+
+/// What a record is acked by: `<enqueued_ms>:<id>`.
+pub(crate) fn receipt(record: &[u8]) -> String {
+    let end = record.iter().position(|b| *b == b'\n').expect("a first line");
+    let line: Vec<_> = std::str::from_utf8(&record[..end]).expect("text").split(' ').collect();
+    let id = &record[end + 1..][..line[5].parse::<usize>().expect("a length")];
+    format!("{}:{}", line[1], String::from_utf8_lossy(id))
+}
+
+/// The receipts of a session's pending messages, in order.
+pub(crate) async fn receipts(t: &Fixture, sid: &str) -> Vec<String> {
+    let mut cmd = redis::cmd("LRANGE");
+    cmd.arg(t.key("q", sid)).arg(0).arg(-1);
+    let records: Vec<Vec<u8>> = cmd.query_async(&mut t.raw.clone()).await.expect("a list");
+    records.iter().map(|record| receipt(record)).collect()
 }

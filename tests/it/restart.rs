@@ -188,3 +188,77 @@ async fn f32_a_server_that_comes_back_empty_is_served_again_without_a_restart() 
     assert!(load.owner.metrics().state_lost >= 1);
     load.stop.store(true, Ordering::Relaxed);
 }
+
+/// F18: the server refuses the write that counts a failed attempt. It is repeated until it counts, once; the message is in
+/// its queue all along, and a dead letter in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn f18_a_requeue_that_is_refused_is_repeated_until_it_counts() {
+    let refusals: [(&str, &[&str], &[&str]); 2] = [
+        (
+            "NOREPLICAS",
+            &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"],
+        ),
+        ("READONLY", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+    ];
+    for (code, refuse, allow) in refusals {
+        let Some(server) = private_or_skip("f18_refused", Options::default()).await else { return };
+        let mut raw = server.raw().await;
+        let run = |words: &[&str]| {
+            let mut command = redis::cmd(words[0]);
+            command.arg(&words[1..]);
+            command
+        };
+        let builder = builder().backoff(Duration::from_millis(20)).deadline(Duration::from_millis(500));
+        let courier = builder.connect(server.url()).await.expect("connected");
+        let s = session("s");
+        courier.push(Push::new(&s, "bad")).await.expect("queued");
+        courier.push(Push::new(&s, "good")).await.expect("queued");
+        let (failing, mut failed) = tokio::sync::mpsc::unbounded_channel();
+        let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+        let gate = go_on.clone();
+        let attempts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = attempts.clone();
+        let good = Arc::new(tokio::sync::Notify::new());
+        let heard = good.clone();
+        let sink = move |d: mcp_courier::Delivery| {
+            let (failing, gate, counted, heard) =
+                (failing.clone(), gate.clone(), counted.clone(), heard.clone());
+            async move {
+                if d.body() == b"good" {
+                    heard.notify_one();
+                    return Ok(());
+                }
+                counted.fetch_add(1, Ordering::Relaxed);
+                let _ = failing.send(());
+                let _ = gate.acquire().await.map(tokio::sync::SemaphorePermit::forget);
+                Err(mcp_courier::SinkError::retry("always"))
+            }
+        };
+        courier.subscribers().ensure_running(&s, sink).await.expect("claimed");
+        for attempt in 1..=3 {
+            failed.recv().await.expect("an attempt");
+            run(refuse).exec_async(&mut raw).await.expect("refuses");
+            go_on.add_permits(1);
+            wait_until(&format!("{code} is noticed"), Duration::from_secs(5), || async {
+                match courier.push(Push::new(&s, "x")).await {
+                    Err(e) if e.is_retryable() => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+            let stats = courier.stats(&s).await.expect("reads are answered");
+            assert_eq!(
+                (stats.pending, stats.dead, stats.head_attempts),
+                (2, 0, attempt - 1),
+                "{code}: nowhere else"
+            );
+            run(allow).exec_async(&mut raw).await.expect("allows");
+        }
+        good.notified().await;
+        let (total, letters) = courier.dead_letters(&s).list(0, 10).await.expect("listed");
+        assert_eq!((total, letters[0].attempts, &letters[0].body[..]), (1, 3, &b"bad"[..]), "{code}");
+        assert_eq!(attempts.load(Ordering::Relaxed), 3, "{code}: each attempt counted once");
+        courier.shutdown(Duration::from_secs(5)).await;
+    }
+}

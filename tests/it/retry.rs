@@ -332,7 +332,7 @@ async fn a_revived_message_does_not_pay_for_an_owner_that_died_before() {
     courier.push(push(&s, "x")).await.expect("queued");
     wait_pending(&courier, &s, 0).await;
     let node = courier.stats(&s).await.expect("stats").owner.expect("an owner");
-    process.crash();
+    process.crash().await;
     t.wait_deaf(&node).await;
     wait_until("the lease is over", Duration::from_secs(5), || async {
         let stats = courier.stats(&s).await.expect("stats");

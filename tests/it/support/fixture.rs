@@ -75,9 +75,13 @@ impl Process {
         running.await.expect("no panic").expect("claimed");
     }
 
-    /// The process vanishes.
-    pub fn crash(self) {
-        self.runtime.shutdown_background();
+    /// The process vanishes: every task is dropped where it stands.
+    pub async fn crash(self) {
+        let Self { runtime, courier } = self;
+        let down = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        down.await.expect("no panic");
+        // Not before: the last handle's end would be noticed by tasks that still run.
+        drop(courier);
     }
 }
 
