@@ -94,6 +94,7 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
     let style = "{elapsed_precise} {wide_bar} {pos}/{len} delivered, {msg}";
     progress.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
 
+    let mut stopping = std::pin::pin!(signals::stop()?);
     let start = Instant::now();
     let clients = Arc::new(Clients::default());
     let mut pushers = JoinSet::new();
@@ -111,7 +112,6 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
         Arc::new(Life { ends_at: if kills < KILLS { share } else { u64::MAX }, ..Life::default() })
     };
     let mut serving = ServerSide::start(connect().await?, &sessions, &clients, start, life(0)).await?;
-    let mut stopping = std::pin::pin!(signals::stop());
     let (mut kills, mut last, mut moved) = (0, 0, Instant::now());
     let early = loop {
         tokio::select! {

@@ -31,7 +31,7 @@ pub async fn run(server: &Server, args: Listen) -> Result<u8, Failure> {
         most: args.max.map(|max| Arc::new(Most::new(max))),
         done: CancellationToken::new(),
     };
-    let mut stopping = std::pin::pin!(signals::stop());
+    let mut stopping = std::pin::pin!(signals::stop()?);
     let mut serving = tokio::task::JoinSet::new();
     for session in args.sessions {
         let (courier, printer) = (courier.clone(), printer.clone());
