@@ -83,8 +83,7 @@ impl Delivery {
     /// [`Error::NotANotification`] when the body is not a JSON object with a `method`. A sink that gets this should
     /// answer [`SinkError::Rejected`]: no later attempt can succeed.
     pub fn notification(&self) -> Result<Notification> {
-        serde_json::from_slice(self.body())
-            .map_err(|e| Error::NotANotification { id: self.id.clone(), why: e.to_string() })
+        Notification::parse(self.body()).map_err(|why| Error::NotANotification { id: self.id.clone(), why })
     }
 }
 

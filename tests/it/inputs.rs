@@ -331,6 +331,8 @@ async fn what_is_no_notification_is_refused_at_both_ends() {
         b"1",
         b"\"text\"",
         b"[]",
+        b"[\"x\"]",
+        b"[\"x\",{}]",
         b"{}",
         b"not json",
         b"{\"method\":",

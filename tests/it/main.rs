@@ -7,6 +7,8 @@ mod bodies;
 mod cancel;
 #[cfg(feature = "cli")]
 mod command;
+#[cfg(feature = "cli")]
+mod command_ends;
 mod connections;
 mod crash;
 mod faults;

@@ -154,9 +154,14 @@ pub struct Chosen {
 }
 
 impl Server {
+    /// What was given; an empty variable is none.
+    pub fn given(&self) -> Option<&str> {
+        self.url.as_deref().filter(|url| !url.is_empty())
+    }
+
     /// The URL of a server that other processes reach as well.
     pub fn shared_url(&self) -> Result<&str, Failure> {
-        let url = self.url.as_deref().ok_or_else(|| {
+        let url = self.given().ok_or_else(|| {
             Failure::usage(
                 "no server: give --url redis://host or set MCP_COURIER_URL (only `demo` runs without one)",
             )

@@ -60,7 +60,9 @@ fn version(info: &ServerInfo) -> Check {
     match (&info.version, &info.valkey_version) {
         (_, Some(valkey)) => check("version", Verdict::Ok, format!("Valkey {valkey}"), ""),
         (Some(redis), None) => check("version", Verdict::Ok, format!("Redis {redis}"), ""),
-        (None, None) => check("version", Verdict::Unknown, "no right to INFO".into(), ""),
+        (None, None) => {
+            check("version", Verdict::Unknown, "the server does not tell: INFO is forbidden".into(), "")
+        }
     }
 }
 

@@ -10,7 +10,9 @@ mod doctor;
 mod listen;
 mod output;
 mod push;
+mod signals;
 mod stats;
+mod writer;
 
 use std::process::ExitCode;
 

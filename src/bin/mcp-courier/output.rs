@@ -31,6 +31,10 @@ impl Failure {
         Self { code: USAGE, why: why.into() }
     }
 
+    pub fn failed(why: impl Into<String>) -> Self {
+        Self { code: FAILED, why: why.into() }
+    }
+
     pub fn report(self) -> ExitCode {
         if !self.why.is_empty() {
             eprintln!("mcp-courier: {}", self.why);

@@ -51,6 +51,8 @@ pub struct Running {
     pub stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
     stderr: Arc<Mutex<String>>,
+    /// Reads stderr to its end.
+    reading: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
@@ -74,7 +76,7 @@ impl Running {
         let mut errors = BufReader::new(child.stderr.take().expect("piped")).lines();
         let seen = stderr.clone();
         // Read all along: a full pipe would stop the command.
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             while let Ok(Some(line)) = errors.next_line().await {
                 let mut seen = seen.lock().expect("not poisoned");
                 seen.push_str(&line);
@@ -83,7 +85,7 @@ impl Running {
         });
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let stdin = child.stdin.take();
-        Self { orphan: Some(orphan), child, stdin, lines, stderr }
+        Self { orphan: Some(orphan), child, stdin, lines, stderr, reading }
     }
 
     /// The next line of its stdout, `None` at its end. Panics after `within`.
@@ -150,6 +152,8 @@ impl Running {
         let status =
             status.unwrap_or_else(|_| panic!("still running after {within:?}; stderr: {}", self.stderr()));
         self.at_rest();
+        // What it said last may still be in the pipe.
+        let _ = timeout(within, &mut self.reading).await;
         status.expect("its status")
     }
 
