@@ -10,7 +10,7 @@
 -- ARGV[3]   inboxes          prefix of the nodes' inbox channels
 -- ARGV[4]   publish          PUBLISH | SPUBLISH
 -- ARGV[5]   beat             number that travels in the doorbell as `!<beat>`
--- ARGV[6..] sid epoch        sessions we own, to find out if owners were lost or changed: encoded id, epoch of our claim
+-- ARGV[6..] sid epoch        sessions we own, to see if owners were lost or changed: encoded id, epoch of our claim
 -- Replies   {known, heard, now_ms, {owner...}}  known: 1 when the lease was still there, 0 when it had to be made
 --           anew; heard: receivers of the doorbell; owner: held | fenced | lost, one for each session
 -- Errors    WRONGTYPE when s or n is a foreign key

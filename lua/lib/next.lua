@@ -22,7 +22,8 @@ local function settle_head(q, dead, now, o)
       buried = buried + 1
     elseif f.not_before_ms > now then
       -- Its time may be over before its pause is: what stands behind it waits for the earlier of the two.
-      local left = math.min(f.not_before_ms, f.expires_ms) - now
+      -- Never longer than a day: a record made by hand may hold any number, a reply may not.
+      local left = math.min(f.not_before_ms - now, f.expires_ms - now, 86400000)
       if wait == 0 or left < wait then wait = left end
       if o.order ~= 'tail' then return false, wait, expired, buried end
       -- A push behind waiting ones rings no doorbell, and there may be more than were looked at: ask again soon.

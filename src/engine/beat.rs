@@ -86,6 +86,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
         };
 
         beat += 1;
+        engine.beat_sent.store(beat, Ordering::Relaxed);
         let core = &engine.core;
         let (sample, sessions) = engine.sessions.sample(sampled, SAMPLE);
         sampled = if sampled + SAMPLE >= sessions { 0 } else { sampled + SAMPLE };

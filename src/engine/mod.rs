@@ -47,6 +47,8 @@ pub(crate) struct Engine {
     bell: OnceCell<Link>,
     /// The newest heartbeat that came back.
     beat_heard: AtomicU64,
+    /// The newest heartbeat that was sent: nobody else's number is taken for it.
+    beat_sent: AtomicU64,
     health: beat::Pulse,
     closing: AtomicBool,
     /// A session was found without its owner: others may have lost theirs as well.
@@ -64,6 +66,7 @@ impl Engine {
             serials: AtomicU64::new(1),
             bell: OnceCell::new(),
             beat_heard: AtomicU64::new(0),
+            beat_sent: AtomicU64::new(0),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
             owners_lost: AtomicBool::new(false),
@@ -134,6 +137,11 @@ impl Engine {
         let mut known_closed = None;
         loop {
             // Asked outside of the lock: a sink's own code runs here.
+            if unless_open && let Some(ending) = self.ending(&sid) {
+                // What it delivered is acked, and the session given back, before it is claimed again.
+                let _ = ending.await;
+                continue;
+            }
             let open = self.sink_of(&sid).filter(|(serial, _)| known_closed != Some(*serial));
             if let (true, Some((serial, sink))) = (unless_open, open) {
                 if !is_closed(&*sink) {
@@ -181,6 +189,15 @@ impl Engine {
         }
     }
 
+    /// When a subscription is on its way out: its end.
+    fn ending(&self, sid: &Sid) -> Option<oneshot::Receiver<()>> {
+        let mut sessions = self.sessions.lock();
+        let slot = sessions.get_mut(sid).filter(|slot| slot.is_ending())?;
+        let (gone, wait) = oneshot::channel();
+        slot.gone.push(gone);
+        Some(wait)
+    }
+
     fn sink_of(&self, sid: &Sid) -> Option<(u64, Arc<dyn AnySink>)> {
         self.sessions.lock().get(sid).map(|slot| (slot.serial, slot.sink.clone()))
     }
@@ -197,6 +214,7 @@ impl Engine {
             again: AtomicBool::new(false),
             bell: Notify::new(),
             delivering: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
         })
     }
 
@@ -209,7 +227,8 @@ impl Engine {
     /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, or `?<sid>` from a sweep.
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
-            if let Some(beat) = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok()) {
+            let beat = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok());
+            if let Some(beat) = beat.filter(|beat| *beat <= self.beat_sent.load(Ordering::Relaxed)) {
                 self.beat_heard.fetch_max(beat, Ordering::Relaxed);
                 add(&self.core.counters.heartbeats, 1);
             }
@@ -311,9 +330,13 @@ impl Engine {
         self.sessions.lock().len()
     }
 
-    /// Whether the session is in the table, and its sink still open.
+    /// Whether the session is in the table, not on its way out of it, and its sink still open.
     pub(crate) fn is_running(&self, session: &SessionId) -> bool {
-        self.sink_of(&Sid::of(session)).is_some_and(|(_, sink)| !is_closed(&*sink))
+        let sink = {
+            let sessions = self.sessions.lock();
+            sessions.get(&Sid::of(session)).filter(|slot| !slot.is_ending()).map(|slot| slot.sink.clone())
+        };
+        sink.is_some_and(|sink| !is_closed(&*sink))
     }
 
     /// Until a session in the table is claimed. False when its subscription ended before.

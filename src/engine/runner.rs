@@ -412,6 +412,7 @@ impl Runner {
     /// Acks what was delivered, gives the session back, and takes the subscription out of the table. Whatever does
     /// not get through within a call's time is left to the lease and to the next claim.
     async fn finish(mut self, why: Ended) {
+        self.active.finishing.store(true, Ordering::Relaxed);
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
             add(&self.engine.core.counters.superseded, 1);

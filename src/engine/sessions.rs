@@ -36,6 +36,8 @@ pub(super) struct Active {
     pub(super) bell: Notify,
     /// The sink has a message in its hands.
     pub(super) delivering: AtomicBool,
+    /// The subscription has ended and gives its session back.
+    pub(super) finishing: AtomicBool,
 }
 
 pub(super) struct Slot {
@@ -93,6 +95,13 @@ impl Sessions {
 }
 
 impl Slot {
+    /// It was told to stop, and has not stopped yet; or its sink is closed and it gives the session back.
+    pub(super) fn is_ending(&self) -> bool {
+        self.active.as_ref().is_some_and(|a| {
+            a.stop.is_cancelled() || a.drain.is_cancelled() || a.finishing.load(Ordering::Relaxed)
+        })
+    }
+
     pub(super) fn tell_end(mut self, why: Ended) {
         if let Some(ended) = self.ended.take() {
             let _ = ended.send(why);

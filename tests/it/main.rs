@@ -2,6 +2,7 @@
 
 mod support;
 
+mod acks;
 mod basics;
 mod bodies;
 mod cancel;
@@ -22,6 +23,7 @@ mod observability;
 mod ownership;
 mod protocol;
 mod pushing;
+mod races;
 mod restart;
 mod retry;
 mod shutdown;
