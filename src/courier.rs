@@ -120,8 +120,10 @@ impl Courier {
     /// Queues many messages in one round trip; answers each of them, in the order given.
     ///
     /// Messages of one session stand in its queue in the order given, also when the connection is lost on the way:
-    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`]. A message that is refused stops no
-    /// other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
+    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered
+    /// as a duplicate. The one exception is a server that refuses the first messages of a batch and takes the later
+    /// ones, as while its scripts are flushed or its data is loaded: the refused ones then stand behind. A message that
+    /// is refused for itself stops no other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
     ///
     /// # Errors
     /// For each message as [`Courier::push`].

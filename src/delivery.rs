@@ -122,6 +122,8 @@ impl SinkError {
 /// session and no other. The future is dropped when the subscription is stopped or superseded: that loses nothing,
 /// the message then counts as not delivered.
 ///
+/// A sink that holds a [`Courier`](crate::Courier) keeps it, and its connections, alive until its session is stopped.
+///
 /// Every `Fn(Delivery) -> Future<Output = Result<(), SinkError>>` is a sink.
 pub trait NotificationSink: Send + Sync + 'static {
     /// Hands one message to the client.

@@ -87,8 +87,8 @@ pub enum Error {
         /// What came, shortened; never a message body.
         got: String,
     },
-    /// Another process claimed the session; this one has stopped serving it.
-    #[error("session {session} was claimed by another process")]
+    /// Another process, or a newer subscription of this one, claimed the session; this one has stopped serving it.
+    #[error("session {session} was claimed by another process, or by a newer subscription")]
     Superseded {
         /// The session.
         session: SessionId,
