@@ -1,8 +1,10 @@
 //! A worker in one process, the MCP server with the client's connection in another, Redis between them.
 //!
-//! In two terminals, with a server of yours:
+//! Both at once, or in two terminals, with a server of yours:
 //!
 //! ```text
+//! cargo run --example two_processes -- redis://localhost
+//!
 //! cargo run --example two_processes -- server redis://localhost
 //! cargo run --example two_processes -- worker redis://localhost
 //! ```
@@ -19,8 +21,9 @@ const STEPS: u32 = 20;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let (Some(role), Some(url)) = (args.next(), args.next()) else {
-        return Err("usage: two_processes server|worker redis://host".into());
+    let (role, url) = match (args.next(), args.next()) {
+        (Some(role), Some(url)) => (role, url),
+        (url, _) => return both(&url.unwrap_or_else(|| "redis://localhost".into())),
     };
     let session = SessionId::new("two-processes")?;
     let courier = Courier::connect(url).await?;
@@ -30,6 +33,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => return Err(format!("{other} is neither server nor worker").into()),
     }
     Ok(())
+}
+
+/// Starts this program twice, once in each role.
+fn both(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let start = |role| std::process::Command::new(std::env::current_exe()?).args([role, url]).spawn();
+    let (mut server, mut worker) = (start("server")?, start("worker")?);
+    if !worker.wait()?.success() {
+        server.kill()?; // It would wait for ever.
+    }
+    if server.wait()?.success() { Ok(()) } else { Err("one of the two failed".into()) }
 }
 
 /// Works in the background, and says how far it is.

@@ -1,6 +1,6 @@
 -- ack: remove delivered heads and answer what comes next, for many sessions in one call.
 --
--- Every session is judged alone. An id that is no longer at the head is passed over: a repeated ack removes
+-- Every session is judged alone. A receipt that is no longer at the head is passed over: a repeated ack removes
 -- nothing twice. Begins with a removal or a read, so it drains a full server.
 --
 -- Uses      lib/now_ms.lua, lib/record.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
@@ -13,13 +13,14 @@
 -- ARGV[4]   dead_ttl_ms      life of a dead letter list
 -- ARGV[5]   order            fifo | tail
 -- ARGV[6]   budget           about how many bytes of records the whole reply may carry
--- ARGV[7..] sid epoch want k id*k  for each session: encoded id, epoch, most records, the delivered ids in order
+-- ARGV[7..] sid epoch want k receipt*k  for each session: encoded id, epoch, most records, and the receipts
+--                            `<enqueued_ms>:<id>` of what was delivered, in order
 -- Replies   one array a session, in order:
 --           {"ok", wait_ms, acked, expired, buried, record...}  no record and wait_ms 0: nothing is pending
 --           {"more", 0, acked, expired, buried}                 the reply is full: ask again with pop
 --           {"fenced"} another node owns it; {"lost"} nobody owns it; {"error", text} foreign key in the way
 -- Errors    none of its own
--- Cost      O(1) an id and a record
+-- Cost      O(1) a receipt and a record
 local s, w = KEYS[1], KEYS[2]
 local node = ARGV[1]
 local o = {
@@ -28,7 +29,7 @@ local o = {
 }
 local now = now_ms()
 
--- Ids stand at ARGV[first..last]. Answers how many were removed, how many expired ones went with them, and
+-- Receipts stand at ARGV[first..last]. Answers how many were removed, how many expired ones went with them, and
 -- whether the list is known to be empty now. Reads one record more than it removes: that tells the last case,
 -- the common one, without another call.
 local function remove_delivered(q, first, last)
@@ -41,7 +42,8 @@ local function remove_delivered(q, first, last)
     for _, r in ipairs(chunk) do
       local f = record_parse(r)
       local skip = a
-      while f and skip <= last and ARGV[skip] ~= f.id do skip = skip + 1 end
+      local receipt = f and record_receipt(f)
+      while f and skip <= last and ARGV[skip] ~= receipt do skip = skip + 1 end
       if f and skip <= last then
         a, gone, acked = skip + 1, gone + 1, acked + 1
       elseif f and f.expires_ms <= now then

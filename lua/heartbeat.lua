@@ -10,21 +10,20 @@
 -- ARGV[3]   inboxes          prefix of the nodes' inbox channels
 -- ARGV[4]   publish          PUBLISH | SPUBLISH
 -- ARGV[5]   beat             number that travels in the doorbell as `!<beat>`
--- ARGV[6]   sid              a session we own, to find out if the owners were lost; empty: none
--- ARGV[7]   epoch            epoch of our claim on it
--- Replies   {known, owner, heard, now_ms}  known: 1 when the lease was still there, 0 when it had to be made
---           anew; owner: held | fenced | lost of the sample, `none` without one; heard: receivers of the doorbell
+-- ARGV[6..] sid epoch        sessions we own, to see if owners were lost or changed: encoded id, epoch of our claim
+-- Replies   {known, heard, now_ms, {owner...}}  known: 1 when the lease was still there, 0 when it had to be made
+--           anew; heard: receivers of the doorbell; owner: held | fenced | lost, one for each session
 -- Errors    WRONGTYPE when s or n is a foreign key
--- Cost      O(log nodes)
+-- Cost      O(log nodes), and O(1) a session
 local s, n = KEYS[1], KEYS[2]
-local node, lease_ms, inboxes, publish, beat, sid, epoch =
-  ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local node, lease_ms, inboxes, publish, beat = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now = now_ms()
-local owner = sid ~= '' and ownership(s, sid, node .. ':' .. epoch) or 'none'
+local owners = {}
+for a = 6, #ARGV, 2 do owners[#owners + 1] = ownership(s, ARGV[a], node .. ':' .. ARGV[a + 1]) end
 local known = redis.call('ZSCORE', n, node) and 1 or 0
 allow_small_writes(s)
 redis.call('ZADD', n, now + lease_ms, node)
 redis.call('PEXPIRE', n, 3600000 + lease_ms)
 local heard = redis.pcall(publish, inboxes .. node, '!' .. beat)
-return { known, owner, type(heard) == 'number' and heard or 0, now }
+return { known, type(heard) == 'number' and heard or 0, now, owners }

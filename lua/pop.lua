@@ -32,7 +32,7 @@ local o = {
 
 local now = now_ms()
 allow_small_writes(s)
-redis.call('ZADD', n, 'XX', now + lease_ms, node)
+redis.pcall('ZADD', n, 'XX', now + lease_ms, node)
 
 local function pop_one(q, dead, sid, epoch, want)
   local owner = ownership(s, sid, node .. ':' .. epoch)

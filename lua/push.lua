@@ -34,10 +34,13 @@ local look_again_ms, inboxes, publish, handoff_bytes = tonumber(ARGV[10]), ARGV[
 
 -- Where a pending record with the same coalescing key stands. Never the head: it may be on its way already.
 local function find_coalesced(pending)
-  local from = math.max(1, pending - 1024)
+  local from, size = math.max(1, pending - 1024), #body
   while from < pending do
-    for i, r in ipairs(redis.call('LRANGE', q, from, from + 63)) do
+    -- So many at a time as fit into a mebibyte, by the size of the one before.
+    local step = math.max(1, math.min(64, math.floor(1048576 / (size + 64))))
+    for i, r in ipairs(redis.call('LRANGE', q, from, from + step - 1)) do
       local f = record_parse(r)
+      size = #r
       if f then
         local at = f.head + f.id_len
         if f.coalesce_len == #coalesce and string.sub(r, at + 1, at + f.coalesce_len) == coalesce then
@@ -45,7 +48,7 @@ local function find_coalesced(pending)
         end
       end
     end
-    from = from + 64
+    from = from + step
   end
   return nil
 end
@@ -56,7 +59,13 @@ if not slot and pending >= max_pending and policy ~= 'drop_oldest' then
   local known = dedupe_ms > 0 and redis.call('EXISTS', d) == 1
   return { known and 'duplicate' or 'full', pending, -1, 0 }
 end
-if dedupe_ms > 0 and not redis.call('SET', d, '', 'NX', 'PX', dedupe_ms) then return { 'duplicate', pending, -1, 0 } end
+if dedupe_ms > 0 then
+  local new = redis.pcall('SET', d, '', 'NX', 'PX', dedupe_ms)
+  local refused = type(new) == 'table' and new.err
+  -- A full server refuses the write before it looks whether the id is known.
+  if not new or refused and redis.call('EXISTS', d) == 1 then return { 'duplicate', pending, -1, 0 } end
+  if refused then return new end
+end
 
 local now = now_ms()
 local expires = now + ttl_ms

@@ -11,7 +11,7 @@
 -- ARGV[1]   node             this process
 -- ARGV[2]   epoch            epoch of our claim
 -- ARGV[3]   sid              encoded session id
--- ARGV[4]   id               id of the head that failed
+-- ARGV[4]   receipt          `<enqueued_ms>:<id>` of the head that failed
 -- ARGV[5]   attempt          number of the attempt that failed, from 1
 -- ARGV[6]   max_attempts     at this attempt the message is buried; 0: bury it now, it was rejected
 -- ARGV[7]   delay_ms         not before now + delay_ms
@@ -22,12 +22,12 @@
 -- Replies   {"requeued", attempts, delay_ms}
 --           {"dead", attempts}      with reason `attempts` or `rejected`
 --           {"expired"}             its time was over: dropped, not retried
---           {"unknown"}             the id is not at the head; nothing changed
+--           {"unknown"}             the message is not at the head; nothing changed
 --           {"fenced"} another node owns the session; {"lost"} nobody owns it; nothing changed
 -- Errors    WRONGTYPE a foreign key is in the way; nothing changed
 -- Cost      O(size of the record)
 local s, w, q, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local node, epoch, sid, id = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local node, epoch, sid, receipt = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local attempt, max_attempts, delay_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local err, order = ARGV[8], ARGV[9]
 local dead_cap, dead_ttl_ms = tonumber(ARGV[10]), ARGV[11]
@@ -36,7 +36,7 @@ local owner = ownership(s, sid, node .. ':' .. epoch)
 if owner ~= 'held' then return { owner } end
 local r = redis.call('LINDEX', q, 0)
 local f = r and record_parse(r)
-if not f or f.id ~= id then return { 'unknown' } end
+if not f or record_receipt(f) ~= receipt then return { 'unknown' } end
 redis.call('LLEN', dead)   -- a foreign key here must stop us before the first write
 
 local now = now_ms()

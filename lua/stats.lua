@@ -14,6 +14,7 @@
 local s, n = KEYS[1], KEYS[2]
 local now = now_ms()
 
+-- Bounded: a record made by hand may hold any number, a reply may not.
 local out = {}
 for i, sid in ipairs(ARGV) do
   local q, dead = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
@@ -24,8 +25,8 @@ for i, sid in ipairs(ARGV) do
   local owner = redis.call('HGET', s, sid) or ''
   local deadline = tonumber(redis.call('ZSCORE', n, string.match(owner, '^[^:]*')) or now)
   out[i] = {
-    pending, head and now - head.enqueued_ms or 0, head and head.attempts or 0,
-    head and math.max(0, head.not_before_ms - now) or 0,
+    pending, head and math.max(0, now - head.enqueued_ms) or 0, head and math.min(head.attempts, 1000000) or 0,
+    head and math.max(0, math.min(head.not_before_ms - now, 86400000)) or 0,
     redis.call('LLEN', dead), died and now - died or 0, owner, deadline - now,
   }
 end

@@ -45,8 +45,9 @@ end
 redis.call('ZREMRANGEBYSCORE', n, '-inf', now - 3600000)
 local rung, unheard = 0, {}
 for _, sid in ipairs(due) do
-  redis.call('ZADD', w, now + look_again_ms, sid)
   local owner = redis.call('HGET', s, sid)
+  -- One that nobody owns is found by the claim that takes it: it need not hold up those that ring.
+  redis.call('ZADD', w, now + look_again_ms * (owner and 1 or 30), sid)
   local heard = owner and redis.pcall(publish, inboxes .. string.match(owner, '^[^:]*'), '?' .. sid)
   if type(heard) == 'number' and heard > 0 then rung = rung + 1 else unheard[#unheard + 1] = sid end
 end

@@ -120,8 +120,10 @@ impl Courier {
     /// Queues many messages in one round trip; answers each of them, in the order given.
     ///
     /// Messages of one session stand in its queue in the order given, also when the connection is lost on the way:
-    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`]. A message that is refused stops no
-    /// other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
+    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered
+    /// as a duplicate. The one exception is a server that refuses the first messages of a batch and takes the later
+    /// ones, as while its scripts are flushed or its data is loaded: the refused ones then stand behind. A message that
+    /// is refused for itself stops no other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
     ///
     /// # Errors
     /// For each message as [`Courier::push`].
@@ -162,7 +164,7 @@ impl Courier {
     {
         let deadline = Instant::now() + self.core.config.deadline;
         let mut pause = Duration::from_millis(10);
-        let mut maybe_done = false;
+        let mut unknown: Option<Error> = None;
         loop {
             let e = match tokio::time::timeout_at(deadline, operation()).await {
                 Ok(Ok(done)) => return Ok(done),
@@ -173,11 +175,14 @@ impl Courier {
                     return Err(Error::Timeout { op, address, after, ambiguous: true });
                 }
             };
-            maybe_done |= e.is_ambiguous();
+            if e.is_ambiguous() {
+                unknown.get_or_insert_with(|| e.clone());
+            }
             let again =
                 e.is_passing() && (idempotent || !e.is_ambiguous()) && Instant::now() + pause < deadline;
             if !again {
-                return Err(e.or_done_before(maybe_done));
+                // An earlier try may have done it: then a later refusal does not mean that it was not done.
+                return Err(unknown.unwrap_or(e));
             }
             add(&self.core.counters.push_retries, 1);
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;

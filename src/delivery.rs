@@ -54,6 +54,14 @@ impl Delivery {
         }
     }
 
+    /// A delivery that comes from no queue, to test a sink with.
+    pub fn synthetic(session: &SessionId, id: &MessageId, attempt: u32, body: impl Into<Vec<u8>>) -> Self {
+        let none = Bytes::new();
+        let record = Body { body: body.into().into(), trace: none.clone(), coalesce: none };
+        let (session, id) = (session.clone(), id.clone());
+        Self { session, id, attempt, enqueued_at_ms: 0, expires_at_ms: u64::MAX, record }
+    }
+
     /// The body, byte for byte as it was pushed.
     pub fn body(&self) -> &[u8] {
         &self.record.body
@@ -75,8 +83,7 @@ impl Delivery {
     /// [`Error::NotANotification`] when the body is not a JSON object with a `method`. A sink that gets this should
     /// answer [`SinkError::Rejected`]: no later attempt can succeed.
     pub fn notification(&self) -> Result<Notification> {
-        serde_json::from_slice(self.body())
-            .map_err(|e| Error::NotANotification { id: self.id.clone(), why: e.to_string() })
+        Notification::parse(self.body()).map_err(|why| Error::NotANotification { id: self.id.clone(), why })
     }
 }
 
@@ -114,6 +121,8 @@ impl SinkError {
 /// called with one message at a time; the next one comes when this one was taken. A slow sink holds up its own
 /// session and no other. The future is dropped when the subscription is stopped or superseded: that loses nothing,
 /// the message then counts as not delivered.
+///
+/// A sink that holds a [`Courier`](crate::Courier) keeps it, and its connections, alive until its session is stopped.
 ///
 /// Every `Fn(Delivery) -> Future<Output = Result<(), SinkError>>` is a sink.
 pub trait NotificationSink: Send + Sync + 'static {
@@ -176,6 +185,11 @@ pub(crate) async fn without_panic(sink: &dyn AnySink, delivery: Delivery) -> Res
         }
     })
     .await
+}
+
+/// A sink that panics when asked is taken for closed.
+pub(crate) fn is_closed(sink: &dyn AnySink) -> bool {
+    std::panic::catch_unwind(AssertUnwindSafe(|| sink.is_closed_any())).unwrap_or(true)
 }
 
 fn panicked() -> SinkError {

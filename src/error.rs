@@ -87,8 +87,8 @@ pub enum Error {
         /// What came, shortened; never a message body.
         got: String,
     },
-    /// Another process claimed the session; this one has stopped serving it.
-    #[error("session {session} was claimed by another process")]
+    /// Another process, or a newer subscription of this one, claimed the session; this one has stopped serving it.
+    #[error("session {session} was claimed by another process, or by a newer subscription")]
     Superseded {
         /// The session.
         session: SessionId,
@@ -159,14 +159,6 @@ impl Error {
             Self::Refused { code, .. } => is_transient(code),
             _ => false,
         }
-    }
-
-    /// The same error with its outcome marked as unknown: an earlier try may have done it.
-    pub(crate) fn or_done_before(mut self, earlier: bool) -> Self {
-        if let Self::Unreachable { ambiguous, .. } | Self::Timeout { ambiguous, .. } = &mut self {
-            *ambiguous |= earlier;
-        }
-        self
     }
 
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {

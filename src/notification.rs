@@ -58,7 +58,15 @@ impl Notification {
     /// # Errors
     /// [`Error::Invalid`] when the text is no JSON object with a `method`.
     pub fn from_json(json: &[u8]) -> Result<Self> {
-        serde_json::from_slice(json).map_err(|e| Error::invalid("notification", e.to_string()))
+        Self::parse(json).map_err(|why| Error::invalid("notification", why))
+    }
+
+    /// The derived parser alone would read `["method"]` as well: to serde an array of the fields is a struct.
+    pub(crate) fn parse(json: &[u8]) -> std::result::Result<Self, String> {
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err("it is no JSON object".into());
+        }
+        serde_json::from_slice(json).map_err(|e| e.to_string())
     }
 
     pub(crate) fn to_json(&self) -> Result<Vec<u8>> {

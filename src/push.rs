@@ -68,8 +68,9 @@ impl Push {
         self
     }
 
-    /// A newer message with the same key takes the place of one that is still pending (never of the one that is
-    /// being delivered). Up to 256 bytes. Costs a look through the newest 1,024 pending messages.
+    /// A newer message with the same key takes the place of one that is still pending. Never of the head, which may be
+    /// on its way; one that an owner has fetched behind it is delivered as well, before the newer one. Up to 256 bytes.
+    /// Costs a look through the newest 1,024 pending messages.
     pub fn coalesce(mut self, key: impl Into<String>) -> Self {
         self.coalesce = Some(key.into());
         self

@@ -11,8 +11,8 @@ const MAX_HEAD: usize = 160;
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) id: MessageId,
-    /// The id's bytes as stored: what an ack must repeat.
-    pub(crate) raw_id: Bytes,
+    /// `<enqueued_ms>:<id>`, both as they stand in the record: what an ack must repeat.
+    pub(crate) receipt: Bytes,
     pub(crate) enqueued_ms: u64,
     pub(crate) expires_ms: u64,
     /// Failed attempts so far.
@@ -56,7 +56,7 @@ impl Record {
         let (first_error, last_error) = (take(first)?, take(last)?);
         Some(Self {
             id: MessageId::stored(&raw_id),
-            raw_id,
+            receipt: [line.split(' ').nth(1)?.as_bytes(), b":", &raw_id].concat().into(),
             enqueued_ms,
             expires_ms,
             attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_record_is_taken_apart_by_its_counts_alone() {
         let r = parse(b"1 10 20 2 0 3 1 2 4 5\na\nbKTTonce twicebo\ndy").expect("format 1");
-        assert_eq!(&r.raw_id[..], b"a\nb");
+        assert_eq!((r.id.as_str(), &r.receipt[..]), ("a\nb", &b"10:a\nb"[..]));
         assert_eq!((&r.coalesce[..], &r.trace[..]), (&b"K"[..], &b"TT"[..]));
         assert_eq!((&r.first_error[..], &r.last_error[..]), (&b"once"[..], &b" twic"[..]));
         assert_eq!(&r.body[..], b"ebo\ndy");

@@ -33,31 +33,40 @@ impl SubscriberRegistry {
     /// A dropped call leaves the session either not served, or being served: see [`SubscriberRegistry::is_running`].
     pub async fn ensure_running(&self, session: &SessionId, sink: impl NotificationSink) -> Result<bool> {
         let engine = &self.courier.engine;
-        if engine.is_running(session) {
+        let deadline = tokio::time::Instant::now() + self.courier.core.config.deadline;
+        let sink: Arc<dyn crate::delivery::AnySink> = Arc::new(sink);
+        let mut subscription = loop {
+            if let Some(subscription) = engine.subscribe(session, sink.clone(), None, true).await? {
+                break subscription;
+            }
             if let Some(e) = engine.unhealthy() {
                 return Err(e);
             }
-            if matches!(
-                tokio::time::timeout(self.courier.core.config.deadline, engine.claimed(session)).await,
-                Ok(true)
-            ) {
-                return Ok(false);
+            // Served already, as far as this process knows; the stored owner may know better.
+            engine.check(session);
+            match tokio::time::timeout_at(deadline, engine.claimed(session)).await {
+                Ok(true) => return Ok(false),
+                Ok(false) => {} // It ended meanwhile.
+                Err(_) => return Err(self.not_claimed()),
             }
-        }
-        let mut subscription = engine.subscribe(session, Arc::new(sink), None).await?;
-        match tokio::time::timeout(self.courier.core.config.deadline, subscription.claimed()).await {
+        };
+        match tokio::time::timeout_at(deadline, subscription.claimed()).await {
             Ok(true) => Ok(true),
             Ok(false) => Err(Error::Superseded { session: session.clone() }),
             Err(_) => {
                 let _ = subscription.stop(true);
-                Err(engine.unhealthy().unwrap_or_else(|| Error::Timeout {
-                    op: "claim",
-                    address: self.courier.core.endpoint.address.clone(),
-                    after: self.courier.core.config.deadline,
-                    ambiguous: false,
-                }))
+                Err(self.not_claimed())
             }
         }
+    }
+
+    fn not_claimed(&self) -> Error {
+        self.courier.engine.unhealthy().unwrap_or_else(|| Error::Timeout {
+            op: "claim",
+            address: self.courier.core.endpoint.address.clone(),
+            after: self.courier.core.config.deadline,
+            ambiguous: false,
+        })
     }
 
     /// Stops serving a session and gives it back; answers whether it was served. A delivery in progress is dropped, its

@@ -50,7 +50,8 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
             Ok(Value::BulkString(part)) => text += &String::from_utf8_lossy(&part),
             Ok(Value::VerbatimString { text: part, .. }) => text += &part,
             Ok(_) => {}
-            Err(Error::Refused { code, .. }) if code == "NOPERM" => break,
+            // No right to it, or a service that took the command away ("ERR unknown command").
+            Err(Error::Refused { code, .. }) if code == "NOPERM" || code == "ERR" => break,
             Err(e) => return Err(e),
         }
         text.push('\n');

@@ -111,8 +111,21 @@ impl Courier {
             .await?;
         let (mut page, mut seen, mut sessions) = (first.page, 0, Vec::new());
         while !page.is_empty() {
-            let raw = self.repeat("stats", || script::stats(&core.cmd, &core.keys, &page), true).await?;
-            sessions.extend(page.iter().zip(raw).map(|(sid, raw)| session_stats(sid, raw)));
+            match self.repeat("stats", || script::stats(&core.cmd, &core.keys, &page), true).await {
+                Ok(raw) => sessions.extend(page.iter().zip(raw).map(|(sid, raw)| session_stats(sid, raw))),
+                // A foreign key in the way of one session hides no other.
+                Err(Error::Refused { code, .. }) if code == "WRONGTYPE" => {
+                    for sid in &page {
+                        match script::stats(&core.cmd, &core.keys, std::slice::from_ref(sid)).await {
+                            Ok(raw) => sessions.extend(raw.into_iter().map(|raw| session_stats(sid, raw))),
+                            Err(e) => {
+                                tracing::warn!(session = sid.as_str(), error = %e, "left out of the overview")
+                            }
+                        }
+                    }
+                }
+                Err(e) => return Err(e),
+            }
             seen += page.len() as u64;
             let limit = most.saturating_sub(seen).min(500);
             if limit == 0 {

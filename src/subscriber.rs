@@ -37,7 +37,11 @@ impl Courier {
             return Ok(Ended::Stopped);
         }
         let (ended, mut end) = oneshot::channel();
-        let subscription = Stopper(self.engine.subscribe(session, Arc::new(sink), Some(ended)).await?);
+        let subscribing = self.engine.subscribe(session, Arc::new(sink), Some(ended), false);
+        let subscription = tokio::select! {
+            subscription = subscribing => subscription?.map(Stopper),
+            () = cancel.cancelled() => return Ok(Ended::Stopped),
+        };
         tokio::select! {
             why = &mut end => return Ok(why.unwrap_or(Ended::Stopped)),
             () = cancel.cancelled() => {}

@@ -3,7 +3,7 @@
 -- Make the head of the list deliverable: drop expired heads, bury heads that are out of attempts or in a
 -- format not understood. A head whose not-before lies ahead keeps its place and everything behind it waits;
 -- in tail order it goes behind the ready ones instead, at most 256 a call.
--- Answers ready, wait_ms, expired, buried. Not ready and no wait: the list is empty. Bounded: after 512
+-- Answers the head (or false), wait_ms, expired, buried. No head and no wait: the list is empty. Bounded: after 512
 -- dropped heads it answers wait_ms 1, that is "ask again".
 local function settle_head(q, dead, now, o)
   local expired, buried, rotated, wait = 0, 0, 0, 0
@@ -22,7 +22,8 @@ local function settle_head(q, dead, now, o)
       buried = buried + 1
     elseif f.not_before_ms > now then
       -- Its time may be over before its pause is: what stands behind it waits for the earlier of the two.
-      local left = math.min(f.not_before_ms, f.expires_ms) - now
+      -- Never longer than a day: a record made by hand may hold any number, a reply may not.
+      local left = math.min(f.not_before_ms - now, f.expires_ms - now, 86400000)
       if wait == 0 or left < wait then wait = left end
       if o.order ~= 'tail' then return false, wait, expired, buried end
       -- A push behind waiting ones rings no doorbell, and there may be more than were looked at: ask again soon.
@@ -32,19 +33,22 @@ local function settle_head(q, dead, now, o)
       redis.call('LMOVE', q, q, 'LEFT', 'RIGHT')
       rotated = rotated + 1
     else
-      return true, 0, expired, buried
+      return r, 0, expired, buried
     end
   end
 end
 
 -- The head and what may follow it in one batch: at most `want` records and about `budget` bytes, never less
--- than one record. Expired ones in between are left out here and dropped when they come to the head.
-local function read_batch(q, now, max_attempts, want, budget)
+-- than one record. Expired ones in between are left out here and dropped when they come to the head. How many are
+-- read at a time follows from the size of the one before, so that large records do not fill the server's memory.
+local function read_batch(q, now, max_attempts, want, budget, size)
   local out, bytes, at = {}, 0, 0
-  while #out < want do
-    local chunk = redis.call('LRANGE', q, at, at + math.min(want, 16) - 1)
+  while #out < want and at < 1024 do
+    local step = math.max(1, math.min(want, 16, math.floor(budget / size)))
+    local chunk = redis.call('LRANGE', q, at, at + step - 1)
     if #chunk == 0 then return out, bytes end
     for _, r in ipairs(chunk) do
+      size = #r
       local f = record_parse(r)
       if not f or f.attempts >= max_attempts or f.not_before_ms > now then return out, bytes end
       if f.expires_ms > now then
@@ -63,15 +67,15 @@ end
 -- something, but this reply is full; ask again. Empties leave the index, so that a session is in `w` exactly
 -- while its list is not empty.
 local function next_reply(q, dead, w, sid, now, o, want, acked, expired)
-  local ready, wait, dropped, buried = settle_head(q, dead, now, o)
+  local head, wait, dropped, buried = settle_head(q, dead, now, o)
   local reply = { 'ok', wait, acked, expired + dropped, buried }
-  if not ready then
+  if not head then
     if wait == 0 then redis.call('ZREM', w, sid) end
   elseif want > 0 then
     if o.budget <= 0 then
       reply[1] = 'more'
     else
-      local records, bytes = read_batch(q, now, o.max_attempts, want, o.budget)
+      local records, bytes = read_batch(q, now, o.max_attempts, want, o.budget, #head)
       for _, r in ipairs(records) do reply[#reply + 1] = r end
       o.budget = o.budget - bytes
     end

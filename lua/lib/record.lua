@@ -8,12 +8,18 @@ local function record_parse(r)
     string.find(r, RECORD_1)
   if not head or head > 160 or #r < head + id + coalesce + trace + first + last then return nil end
   return {
-    head = head, enqueued_ms = tonumber(enqueued), expires_ms = tonumber(expires),
+    head = head, enqueued = enqueued, enqueued_ms = tonumber(enqueued), expires_ms = tonumber(expires),
     attempts = tonumber(attempts), not_before_ms = tonumber(not_before),
     id_len = tonumber(id), coalesce_len = tonumber(coalesce), trace_len = tonumber(trace),
     first_len = tonumber(first), last_len = tonumber(last),
     id = string.sub(r, head + 1, head + id),
   }
+end
+
+-- What a delivery is acked by: `<enqueued_ms>:<id>`, both as they stand in the record. A producer may use an id again,
+-- and a repeated ack must not take the next message for the one before it.
+local function record_receipt(f)
+  return f.enqueued .. ':' .. f.id
 end
 
 local function record_build(enqueued, expires, attempts, not_before, id, coalesce, trace, first, last, body)

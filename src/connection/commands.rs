@@ -108,11 +108,8 @@ impl Commands {
     async fn send(&self, op: &'static str, cmd: redis::Cmd) -> Result<Value, Sent> {
         let deadline = Instant::now() + self.call_timeout;
         let (generation, mut connection) = self.link.ready(op, deadline).await.map_err(Sent::Failed)?;
-        match tokio::time::timeout_at(deadline, connection.send_packed_command(&cmd)).await {
-            Ok(Ok(Value::ServerError(e))) => {
-                let e = redis::RedisError::from(e);
-                if script_missing(&e) { Err(Sent::NoScript) } else { Err(self.failed(op, &e)) }
-            }
+        let answered = tokio::time::timeout_at(deadline, connection.send_packed_command(&cmd)).await;
+        match answered.map(|answer| answer.and_then(Value::extract_error)) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) if script_missing(&e) => Err(Sent::NoScript),
             Ok(Err(e)) => {

@@ -18,6 +18,10 @@ use crate::script;
 /// A beat that is not heard for so long means that the bell connection is dead, whatever TCP says.
 pub(super) const BEAT_LOST: Duration = Duration::from_millis(2500);
 
+/// Sessions whose owners are checked with each beat, in turn: one that was lost or taken without a word is found, and
+/// one that was lost makes all be claimed again.
+const SAMPLE: usize = 256;
+
 /// What the heartbeat knows about the path.
 #[derive(Default)]
 pub(super) struct Pulse(Mutex<PulseState>);
@@ -49,6 +53,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
     let mut beat = 0_u64;
     let mut on_its_way: Option<Sent> = None;
     let mut told = String::new();
+    let mut sampled = 0;
     loop {
         let Some(every) = engine.upgrade().map(|e| e.core.config.heartbeat) else { return };
         tokio::select! {
@@ -81,21 +86,23 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
         };
 
         beat += 1;
+        engine.beat_sent.store(beat, Ordering::Relaxed);
         let core = &engine.core;
-        let sample = engine.sessions.sample();
+        let (sample, sessions) = engine.sessions.sample(sampled, SAMPLE);
+        sampled = if sampled + SAMPLE >= sessions { 0 } else { sampled + SAMPLE };
         let at = Instant::now();
-        match script::heartbeat(&core.cmd, &core.keys, &core.config, &core.node, beat, sample.as_ref()).await
-        {
+        match script::heartbeat(&core.cmd, &core.keys, &core.config, &core.node, beat, &sample).await {
             Ok(answer) => {
                 told.clear();
                 engine.health.set(|p| p.failing = None);
                 core.clock.set(answer.now_ms);
                 on_its_way.get_or_insert(Sent { beat, at, generation });
                 let seen = engine.owners_lost.swap(false, Ordering::Relaxed);
-                if seen || answer.owner == "lost" || !answer.known {
+                if seen || answer.lost || !answer.known {
                     engine.reclaim_all();
-                } else if let ("fenced", Some((sid, _))) = (answer.owner.as_str(), sample) {
-                    engine.wake(&sid, Start::Fetch);
+                }
+                for sid in &answer.fenced {
+                    engine.wake(sid, Start::Fetch);
                 }
             }
             Err(Error::Closed { .. }) => return,

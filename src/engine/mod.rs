@@ -10,39 +10,34 @@
 
 mod batch;
 mod beat;
+mod calls;
 mod recent;
 mod resync;
 mod runner;
 mod sessions;
+mod shutdown;
 mod sweeper;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::batch::Batcher;
+use self::calls::Calls;
 use self::recent::Identities;
 use self::runner::{Runner, Start};
 pub use self::sessions::Ended;
 use self::sessions::{Active, Sessions, Slot};
+pub use self::shutdown::Drained;
 use crate::connection::Link;
 use crate::core::Core;
-use crate::delivery::AnySink;
+use crate::delivery::{AnySink, is_closed};
 use crate::keys::Sid;
 use crate::metrics::add;
-use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem};
+use crate::script::{self, ClaimMode};
 use crate::{Error, Health, Result, SessionId};
-
-type Answer<T> = std::result::Result<T, Denied>;
-
-/// Sessions in one claim.
-const CLAIM_BATCH: usize = 250;
-/// Sessions in one ack or pop.
-const ACK_BATCH: usize = 128;
 
 pub(crate) struct Engine {
     core: Arc<Core>,
@@ -52,71 +47,31 @@ pub(crate) struct Engine {
     bell: OnceCell<Link>,
     /// The newest heartbeat that came back.
     beat_heard: AtomicU64,
+    /// The newest heartbeat that was sent: nobody else's number is taken for it.
+    beat_sent: AtomicU64,
     health: beat::Pulse,
     closing: AtomicBool,
     /// A session was found without its owner: others may have lost theirs as well.
     owners_lost: AtomicBool,
     /// Ends the background roles, at the latest with the courier.
     serving: CancellationToken,
-    acks: Batcher<AckItem, Answer<Next>>,
-    pops: Batcher<PopItem, Answer<Next>>,
-    takes: Batcher<Sid, Answer<Claimed>>,
-    keeps: Batcher<Sid, Answer<Claimed>>,
-    releases: Batcher<(Sid, u64), bool>,
+    calls: Calls,
 }
 
 impl Engine {
     pub(crate) fn new(core: Arc<Core>) -> Arc<Self> {
-        let acks = {
-            let core = core.clone();
-            Batcher::new("ack", ACK_BATCH, 2, move |items: Vec<AckItem>| {
-                let core = core.clone();
-                Box::pin(
-                    async move { script::ack(&core.cmd, &core.keys, &core.config, &core.node, &items).await },
-                )
-            })
-        };
-        let pops = {
-            let core = core.clone();
-            Batcher::new("pop", ACK_BATCH, 2, move |items: Vec<PopItem>| {
-                let core = core.clone();
-                Box::pin(
-                    async move { script::pop(&core.cmd, &core.keys, &core.config, &core.node, &items).await },
-                )
-            })
-        };
-        let claims = |mode| {
-            let core = core.clone();
-            Batcher::new("claim", CLAIM_BATCH, 2, move |sids: Vec<Sid>| {
-                let core = core.clone();
-                Box::pin(async move { script::claim(&core.cmd, &core.keys, &core.node, mode, &sids).await })
-            })
-        };
-        let releases = {
-            let core = core.clone();
-            Batcher::new("release", CLAIM_BATCH, 2, move |claims: Vec<(Sid, u64)>| {
-                let core = core.clone();
-                Box::pin(async move {
-                    let given = script::release(&core.cmd, &core.keys, &core.node, &claims).await?;
-                    Ok(given.into_iter().map(Ok).collect())
-                })
-            })
-        };
         Arc::new(Self {
             sessions: Sessions::default(),
             identities: Identities::default(),
             serials: AtomicU64::new(1),
             bell: OnceCell::new(),
             beat_heard: AtomicU64::new(0),
+            beat_sent: AtomicU64::new(0),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
             owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),
-            acks,
-            pops,
-            takes: claims(ClaimMode::Take),
-            keeps: claims(ClaimMode::Keep),
-            releases,
+            calls: Calls::new(&core),
             core,
         })
     }
@@ -132,12 +87,15 @@ impl Engine {
                     }
                 });
                 let inbox = self.core.keys.inbox(&self.core.node);
+                // Until all of it is there, a failure or a dropped call closes the connection again.
+                let serving = self.serving.child_token();
+                let unless_started = serving.clone().drop_guard();
                 let bell = Link::open(
                     "bell",
                     self.core.endpoint.clone(),
                     self.core.config.connect_timeout,
                     Some((inbox, hear)),
-                    self.serving.clone(),
+                    serving.clone(),
                 )
                 .await?;
                 // The lease is there before the first claim, or a claim would look like that of a dead node.
@@ -147,12 +105,13 @@ impl Engine {
                     &self.core.config,
                     &self.core.node,
                     0,
-                    None,
+                    &[],
                 );
                 self.core.clock.set(first.await?.now_ms);
-                tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), self.serving.clone()));
-                tokio::spawn(sweeper::run(Arc::downgrade(self), self.serving.clone()));
-                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), self.serving.clone()));
+                tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), serving.clone()));
+                tokio::spawn(sweeper::run(Arc::downgrade(self), serving.clone()));
+                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), serving.clone()));
+                unless_started.disarm();
                 Ok(bell)
             })
             .await?;
@@ -160,41 +119,92 @@ impl Engine {
     }
 
     /// Puts a subscription into the table and starts claiming its session. An older subscription of the same
-    /// session in this process ends as superseded.
+    /// session in this process ends as superseded; with `unless_open` one whose sink is open stays, and the answer is
+    /// `None`.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         session: &SessionId,
         sink: Arc<dyn AnySink>,
         ended: Option<oneshot::Sender<Ended>>,
-    ) -> Result<Subscription> {
-        if self.closing.load(Ordering::Acquire) || self.core.stop.is_cancelled() {
+        unless_open: bool,
+    ) -> Result<Option<Subscription>> {
+        let closed = || self.closing.load(Ordering::Acquire) || self.core.stop.is_cancelled();
+        if closed() {
             return Err(Error::Closed { op: "subscribe" });
         }
         self.start().await?;
         let sid = Sid::of(session);
-        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let (claimed, first_claim) = oneshot::channel();
-        let active = self.active();
-        let slot = Slot {
-            serial,
-            session: session.clone(),
-            sink,
-            epoch: 0,
-            active: Some(active.clone()),
-            recent: None,
-            ended,
-            claimed: vec![claimed],
-            gone: Vec::new(),
-        };
-        let old = self.sessions.lock().insert(sid.clone(), slot);
-        if let Some(old) = old {
-            if let Some(active) = &old.active {
-                active.stop.cancel();
+        let mut known_closed = None;
+        loop {
+            // Asked outside of the lock: a sink's own code runs here.
+            if unless_open && let Some(ending) = self.ending(&sid) {
+                // What it delivered is acked, and the session given back, before it is claimed again.
+                let _ = ending.await;
+                continue;
             }
-            old.tell_end(Ended::Superseded);
+            let open = self.sink_of(&sid).filter(|(serial, _)| known_closed != Some(*serial));
+            if let (true, Some((serial, sink))) = (unless_open, open) {
+                if !is_closed(&*sink) {
+                    return Ok(None);
+                }
+                known_closed = Some(serial);
+            }
+            let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+            let (claimed, first_claim) = oneshot::channel();
+            let active = self.active();
+            let old = {
+                let mut sessions = self.sessions.lock();
+                if closed() {
+                    return Err(Error::Closed { op: "subscribe" });
+                }
+                if unless_open && sessions.get(&sid).is_some_and(|slot| known_closed != Some(slot.serial)) {
+                    continue; // Somebody else was faster: ask that one.
+                }
+                let slot = Slot {
+                    serial,
+                    session: session.clone(),
+                    sink,
+                    epoch: 0,
+                    active: Some(active.clone()),
+                    recent: None,
+                    ended,
+                    claimed: vec![claimed],
+                    gone: Vec::new(),
+                };
+                sessions.insert(sid.clone(), slot)
+            };
+            if let Some(old) = old {
+                if let Some(active) = &old.active {
+                    active.stop.cancel();
+                }
+                old.tell_end(Ended::Superseded);
+            }
+            self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Take));
+            return Ok(Some(Subscription {
+                engine: self.clone(),
+                sid,
+                serial,
+                first_claim: Some(first_claim),
+            }));
         }
-        self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Take));
-        Ok(Subscription { engine: self.clone(), sid, serial, first_claim: Some(first_claim) })
+    }
+
+    /// When a subscription is on its way out: its end.
+    fn ending(&self, sid: &Sid) -> Option<oneshot::Receiver<()>> {
+        let mut sessions = self.sessions.lock();
+        let slot = sessions.get_mut(sid).filter(|slot| slot.is_ending())?;
+        let (gone, wait) = oneshot::channel();
+        slot.gone.push(gone);
+        Some(wait)
+    }
+
+    fn sink_of(&self, sid: &Sid) -> Option<(u64, Arc<dyn AnySink>)> {
+        self.sessions.lock().get(sid).map(|slot| (slot.serial, slot.sink.clone()))
+    }
+
+    /// Has a session checked against the stored owners.
+    pub(crate) fn check(self: &Arc<Self>, session: &SessionId) {
+        self.wake(&Sid::of(session), Start::Look);
     }
 
     fn active(&self) -> Arc<Active> {
@@ -203,6 +213,8 @@ impl Engine {
             drain: CancellationToken::new(),
             again: AtomicBool::new(false),
             bell: Notify::new(),
+            delivering: AtomicBool::new(false),
+            finishing: AtomicBool::new(false),
         })
     }
 
@@ -215,7 +227,8 @@ impl Engine {
     /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, or `?<sid>` from a sweep.
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
-            if let Some(beat) = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok()) {
+            let beat = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok());
+            if let Some(beat) = beat.filter(|beat| *beat <= self.beat_sent.load(Ordering::Relaxed)) {
                 self.beat_heard.fetch_max(beat, Ordering::Relaxed);
                 add(&self.core.counters.heartbeats, 1);
             }
@@ -317,43 +330,13 @@ impl Engine {
         self.sessions.lock().len()
     }
 
-    /// Whether the session is in the table, and its sink still open.
+    /// Whether the session is in the table, not on its way out of it, and its sink still open.
     pub(crate) fn is_running(&self, session: &SessionId) -> bool {
-        self.sessions.lock().get(&Sid::of(session)).is_some_and(|slot| !slot.sink.is_closed_any())
-    }
-
-    /// Refuses new subscriptions, lets deliveries in progress finish until the deadline, then drops them; gives every
-    /// session back; ends the background roles.
-    pub(crate) async fn drain(self: &Arc<Self>, grace: Duration) -> Drained {
-        self.closing.store(true, Ordering::Release);
-        let mut report = Drained { sessions: self.count(), interrupted: 0, abandoned: 0 };
-        if tokio::time::timeout(grace, self.stop_all(false)).await.is_err() {
-            report.interrupted = self.count();
-            // Given back, or left to the lease: the server may be out of reach.
-            let _ = tokio::time::timeout(Duration::from_millis(800), self.stop_all(true)).await;
-        }
-        report.abandoned = self.count();
-        let rest: Vec<Slot> = self.sessions.lock().drain().map(|(_, slot)| slot).collect();
-        for slot in rest {
-            slot.tell_end(Ended::Stopped);
-        }
-        if self.bell.initialized() && !self.serving.is_cancelled() {
-            // The heartbeat goes on until here: a node that drains is alive.
-            self.serving.cancel();
-            if report.abandoned == 0 {
-                let leaving = script::leave(&self.core.cmd, &self.core.keys, &self.core.node);
-                let _ = tokio::time::timeout(Duration::from_millis(150), leaving).await;
-            }
-        }
-        report
-    }
-
-    async fn stop_all(self: &Arc<Self>, now: bool) {
-        let sids: Vec<Sid> = self.sessions.lock().keys().cloned().collect();
-        let waits: Vec<_> = sids.iter().filter_map(|sid| self.stop(sid, None, now)).collect();
-        for wait in waits {
-            let _ = wait.await;
-        }
+        let sink = {
+            let sessions = self.sessions.lock();
+            sessions.get(&Sid::of(session)).filter(|slot| !slot.is_ending()).map(|slot| slot.sink.clone())
+        };
+        sink.is_some_and(|sink| !is_closed(&*sink))
     }
 
     /// Until a session in the table is claimed. False when its subscription ended before.
@@ -396,19 +379,6 @@ impl Engine {
         let health = self.health();
         health.doorbell.or(health.commands)
     }
-}
-
-/// What a shutdown did with the sessions of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Drained {
-    /// Sessions that were served when it began.
-    pub sessions: usize,
-    /// Deliveries that did not finish within the grace period: their messages come again, without a counted attempt.
-    pub interrupted: usize,
-    /// Sessions that could not be given back because the server was out of reach: the next claim, or the end of the
-    /// lease, frees them.
-    pub abandoned: usize,
 }
 
 /// A subscription in the table. Dropping the handle changes nothing.

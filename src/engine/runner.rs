@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::Engine;
 use super::recent::Recent;
 use super::sessions::{Active, Ended};
-use crate::delivery::{AnySink, without_panic};
+use crate::delivery::{AnySink, is_closed, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
@@ -64,11 +64,22 @@ pub(super) struct Runner {
     /// Fetched and not delivered yet.
     batch: VecDeque<Record>,
     fetched: Instant,
-    /// Delivered and not acked yet, oldest first.
+    /// Receipts of what was delivered and not acked yet, oldest first.
     delivered: Vec<Bytes>,
     /// Failures of the server in a row, and the last one told.
     failures: u32,
     told: String,
+    /// It ended as it should, and its slot says so.
+    at_rest: bool,
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if !self.at_rest {
+            // The task was torn down, or something in it panicked: nobody may believe that it is still served.
+            self.engine.sessions.end(&self.sid, self.serial, Ended::Stopped);
+        }
+    }
 }
 
 impl Runner {
@@ -90,6 +101,7 @@ impl Runner {
             delivered: Vec::new(),
             failures: 0,
             told: String::new(),
+            at_rest: false,
         })
     }
 
@@ -98,7 +110,10 @@ impl Runner {
         loop {
             step = match step {
                 Step::End(why) => return self.finish(why).await,
-                Step::Idle if self.go_idle() => return,
+                Step::Idle if self.go_idle() => {
+                    self.at_rest = true;
+                    return;
+                }
                 Step::Idle | Step::On => self.step().await,
                 Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
@@ -122,6 +137,8 @@ impl Runner {
                 // One that was delivered before this doorbell came has left the list: nothing to do but to look.
                 let record = Record::parse(&bytes);
                 let record = record.filter(|r| !self.recent.contains(self.engine.identities.of(r)));
+                // It may have been on its way for long: whether its time is over is the server's to say.
+                let record = record.filter(|r| !self.engine.core.clock.is_past(r.expires_ms));
                 self.batch.extend(record);
                 Step::On
             }
@@ -132,7 +149,7 @@ impl Runner {
         if self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
             return Step::End(Ended::Stopped);
         }
-        if self.sink.is_closed_any() {
+        if is_closed(&*self.sink) {
             return Step::End(Ended::SinkClosed);
         }
         // It rang in the middle of a batch: somebody may have taken the session. What is left comes again if not.
@@ -150,7 +167,7 @@ impl Runner {
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
             add(&core.counters.suppressed, 1);
-            self.delivered.push(record.raw_id);
+            self.delivered.push(record.receipt);
             return Step::On;
         }
         if self.fetched.elapsed() > FRESH && core.clock.is_past(record.expires_ms) {
@@ -160,20 +177,19 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
-        let outcome = {
-            let delivering = without_panic(&*self.sink, delivery).instrument(span.clone());
-            tokio::select! {
-                biased;
-                outcome = delivering => outcome,
-                () = self.active.stop.cancelled() => return Step::End(Ended::Stopped),
-            }
+        self.active.delivering.store(true, Ordering::Relaxed);
+        let outcome = self.hand_over(delivery).instrument(span.clone()).await;
+        self.active.delivering.store(false, Ordering::Relaxed);
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(ended) => return Step::End(ended),
         };
         match outcome {
             Ok(()) => {
                 add(&core.counters.delivered, 1);
                 tracing::trace!(parent: &span, "delivered");
                 self.recent.insert(identity, 2 * core.config.batch as usize);
-                self.delivered.push(record.raw_id);
+                self.delivered.push(record.receipt);
                 let late = self.fetched.elapsed() > ACK_WITHIN;
                 if !self.batch.is_empty() && late {
                     return self.exchange(0).await;
@@ -192,15 +208,38 @@ impl Runner {
         }
     }
 
+    /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
+    /// the delivery. Ended: the delivery's future was dropped.
+    async fn hand_over(&self, delivery: Delivery) -> Result<Result<(), SinkError>, Ended> {
+        let mut delivering = std::pin::pin!(without_panic(&*self.sink, delivery));
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut delivering => return Ok(outcome),
+                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.bell.notified() => {}
+            }
+            let token = PopItem { sid: self.sid.clone(), epoch: self.epoch, want: 0 };
+            tokio::select! {
+                biased;
+                outcome = &mut delivering => return Ok(outcome),
+                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                answer = self.engine.calls.pops.call(token) => if matches!(answer, Ok(Err(Denied::Fenced))) {
+                    return Err(Ended::Superseded);
+                }
+            }
+        }
+    }
+
     /// Acks what was delivered and takes what comes next; with `want` 0 only acks.
     async fn exchange(&mut self, want: u32) -> Step {
         self.active.rang(); // The answer will show whatever it rang for.
         let (sid, epoch) = (self.sid.clone(), self.epoch);
         let answer = if self.delivered.is_empty() {
-            self.engine.pops.call(PopItem { sid, epoch, want }).await
+            self.engine.calls.pops.call(PopItem { sid, epoch, want }).await
         } else {
-            let ids = self.delivered.clone();
-            self.engine.acks.call(AckItem { sid, epoch, want, ids }).await
+            let receipts = self.delivered.clone();
+            self.engine.calls.acks.call(AckItem { sid, epoch, want, receipts }).await
         };
         match answer {
             Ok(Ok(next)) => {
@@ -235,11 +274,11 @@ impl Runner {
 
     async fn claim(&mut self, mode: ClaimMode) -> Step {
         self.batch.clear();
-        let claims = match mode {
-            ClaimMode::Take => &self.engine.takes,
-            ClaimMode::Keep => &self.engine.keeps,
-        };
-        match claims.call(self.sid.clone()).await {
+        // Replaced meanwhile: a claim of ours now would fence the newer subscription.
+        if self.engine.sessions.with(&self.sid, self.serial, |_| ()).is_none() {
+            return Step::End(Ended::Superseded);
+        }
+        match self.engine.calls.claims.call((self.sid.clone(), mode)).await {
             Ok(Ok(claimed)) => {
                 self.recovered();
                 self.epoch = claimed.epoch;
@@ -292,7 +331,7 @@ impl Runner {
                 return Step::End(Ended::Stopped);
             }
             let (sid, epoch) = (&self.sid, self.epoch);
-            let failed = Failed { sid, epoch, id: &record.raw_id, attempt, rejected, delay, error };
+            let failed = Failed { sid, epoch, receipt: &record.receipt, attempt, rejected, delay, error };
             match script::requeue(&core.cmd, &core.keys, &core.config, &core.node, failed).await {
                 Ok(Ok(outcome)) => {
                     self.recovered();
@@ -373,6 +412,7 @@ impl Runner {
     /// Acks what was delivered, gives the session back, and takes the subscription out of the table. Whatever does
     /// not get through within a call's time is left to the lease and to the next claim.
     async fn finish(mut self, why: Ended) {
+        self.active.finishing.store(true, Ordering::Relaxed);
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
             add(&self.engine.core.counters.superseded, 1);
@@ -382,6 +422,7 @@ impl Runner {
             let _ = tokio::time::timeout(limit, self.give_back()).await;
         }
         self.engine.sessions.end(&self.sid, self.serial, why);
+        self.at_rest = true;
     }
 
     async fn give_back(&mut self) {
@@ -393,7 +434,7 @@ impl Runner {
             }
         }
         loop {
-            match self.engine.releases.call((self.sid.clone(), self.epoch)).await {
+            match self.engine.calls.releases.call((self.sid.clone(), self.epoch)).await {
                 Ok(_) | Err(Error::Closed { .. }) => return,
                 Err(e) => {
                     if let Step::Wait(pause) = self.refused(&e) {

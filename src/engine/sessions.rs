@@ -34,6 +34,10 @@ pub(super) struct Active {
     pub(super) again: AtomicBool,
     /// Wakes a runner that pauses.
     pub(super) bell: Notify,
+    /// The sink has a message in its hands.
+    pub(super) delivering: AtomicBool,
+    /// The subscription has ended and gives its session back.
+    pub(super) finishing: AtomicBool,
 }
 
 pub(super) struct Slot {
@@ -80,13 +84,24 @@ impl Sessions {
         }
     }
 
-    /// A session whose claim can be checked against the stored owners.
-    pub(super) fn sample(&self) -> Option<(Sid, u64)> {
-        self.lock().iter().find(|(_, slot)| slot.epoch > 0).map(|(sid, slot)| (sid.clone(), slot.epoch))
+    /// Up to `most` sessions whose claims can be checked against the stored owners, from the `from`th on; and how many
+    /// there are.
+    pub(super) fn sample(&self, from: usize, most: usize) -> (Vec<(Sid, u64)>, usize) {
+        let sessions = self.lock();
+        let from = if from >= sessions.len() { 0 } else { from };
+        let page = sessions.iter().skip(from).take(most).filter(|(_, slot)| slot.epoch > 0);
+        (page.map(|(sid, slot)| (sid.clone(), slot.epoch)).collect(), sessions.len())
     }
 }
 
 impl Slot {
+    /// It was told to stop, and has not stopped yet; or its sink is closed and it gives the session back.
+    pub(super) fn is_ending(&self) -> bool {
+        self.active.as_ref().is_some_and(|a| {
+            a.stop.is_cancelled() || a.drain.is_cancelled() || a.finishing.load(Ordering::Relaxed)
+        })
+    }
+
     pub(super) fn tell_end(mut self, why: Ended) {
         if let Some(ended) = self.ended.take() {
             let _ = ended.send(why);

@@ -13,7 +13,7 @@ use crate::keys::{Keys, Sid};
 script!(pub(super) static ACK = "ack", uses ["now_ms", "record", "bury", "owner", "next"],
     keys ["s", "w"] each ["q", "dead"],
     args ["node", "max_attempts", "dead_cap", "dead_ttl_ms", "order", "budget"]
-    each ["sid", "epoch", "want", "k", "id*k"]);
+    each ["sid", "epoch", "want", "k", "receipt*k"]);
 
 /// One session of an ack: what was delivered, in order, and how many records are wanted next.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct AckItem {
     pub(crate) sid: Sid,
     pub(crate) epoch: u64,
     pub(crate) want: u32,
-    pub(crate) ids: Vec<Bytes>,
+    pub(crate) receipts: Vec<Bytes>,
 }
 
 pub(crate) async fn ack(
@@ -37,9 +37,9 @@ pub(crate) async fn ack(
     call.arg(config.retry_order.word()).num(config.batch_bytes as u64);
     for item in items {
         call.key(keys.queue(&item.sid)).key(keys.dead(&item.sid));
-        call.arg(item.sid.as_str()).num(item.epoch).num(item.want).num(item.ids.len() as u64);
-        for id in &item.ids {
-            call.arg(id);
+        call.arg(item.sid.as_str()).num(item.epoch).num(item.want).num(item.receipts.len() as u64);
+        for receipt in &item.receipts {
+            call.arg(receipt);
         }
     }
     session_replies(&ACK, cmd.run(&call).await?)

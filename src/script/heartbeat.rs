@@ -11,17 +11,19 @@ use crate::keys::{Keys, Sid};
 
 script!(pub(super) static HEARTBEAT = "heartbeat", uses ["now_ms", "small_writes", "owner"],
     keys ["s", "n"] each [],
-    args ["node", "lease_ms", "inboxes", "publish", "beat", "sid", "epoch"] each []);
+    args ["node", "lease_ms", "inboxes", "publish", "beat"] each ["sid", "epoch"]);
 
 /// What a heartbeat found out.
 #[derive(Clone, Debug)]
 pub(crate) struct Beat {
     /// The lease was still there.
     pub(crate) known: bool,
-    /// `held`, `fenced`, `lost`, or `none` when no sample was given.
-    pub(crate) owner: String,
     /// The server's clock.
     pub(crate) now_ms: u64,
+    /// Sessions of the sample that somebody else owns.
+    pub(crate) fenced: Vec<Sid>,
+    /// Whether one of them is owned by nobody.
+    pub(crate) lost: bool,
 }
 
 pub(crate) async fn heartbeat(
@@ -30,18 +32,26 @@ pub(crate) async fn heartbeat(
     config: &Config,
     node: &str,
     beat: u64,
-    sample: Option<&(Sid, u64)>,
+    sample: &[(Sid, u64)],
 ) -> Result<Beat> {
     let mut call = Invocation::new(&HEARTBEAT);
     call.key(&keys.owners).key(&keys.nodes);
     call.arg(node).num(ms(config.lease)).arg(&keys.inboxes).arg(cmd.publish()).num(beat);
-    match sample {
-        Some((sid, epoch)) => call.arg(sid.as_str()).num(*epoch),
-        None => call.arg("").num(0_u64),
-    };
+    for (sid, epoch) in sample {
+        call.arg(sid.as_str()).num(*epoch);
+    }
     let mut reply = Fields::of(&HEARTBEAT, cmd.run(&call).await?)?;
     let known = reply.int()? == 1;
-    let owner = reply.word()?;
     let _heard = reply.int()?;
-    Ok(Beat { known, owner, now_ms: reply.count()? })
+    let now_ms = reply.count()?;
+    let mut owners = reply.array()?;
+    let (mut fenced, mut lost) = (Vec::new(), false);
+    for (sid, _) in sample {
+        match owners.word()?.as_str() {
+            "held" => {}
+            "fenced" => fenced.push(sid.clone()),
+            _ => lost = true,
+        }
+    }
+    Ok(Beat { known, now_ms, fenced, lost })
 }

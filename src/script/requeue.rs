@@ -15,7 +15,7 @@ use crate::keys::{Keys, Sid};
 
 script!(pub(super) static REQUEUE = "requeue", uses ["now_ms", "record", "small_writes", "bury", "owner"],
     keys ["s", "w", "q", "dead"] each [],
-    args ["node", "epoch", "sid", "id", "attempt", "max_attempts", "delay_ms", "error", "order", "dead_cap",
+    args ["node", "epoch", "sid", "receipt", "attempt", "max_attempts", "delay_ms", "error", "order", "dead_cap",
           "dead_ttl_ms"] each []);
 
 /// What became of a failed head.
@@ -31,7 +31,7 @@ pub(crate) enum Requeued {
 pub(crate) struct Failed<'a> {
     pub(crate) sid: &'a Sid,
     pub(crate) epoch: u64,
-    pub(crate) id: &'a Bytes,
+    pub(crate) receipt: &'a Bytes,
     pub(crate) attempt: u32,
     pub(crate) rejected: bool,
     pub(crate) delay: Duration,
@@ -47,7 +47,7 @@ pub(crate) async fn requeue(
 ) -> Result<std::result::Result<Requeued, Denied>> {
     let mut call = Invocation::new(&REQUEUE);
     call.key(&keys.owners).key(&keys.waiting).key(keys.queue(f.sid)).key(keys.dead(f.sid));
-    call.arg(node).num(f.epoch).arg(f.sid.as_str()).arg(f.id).num(f.attempt);
+    call.arg(node).num(f.epoch).arg(f.sid.as_str()).arg(f.receipt).num(f.attempt);
     call.num(if f.rejected { 0 } else { config.max_attempts }).num(ms(f.delay)).arg(f.error);
     call.arg(config.retry_order.word()).num(config.dead_cap).num(ms(config.dead_ttl));
     let mut reply = Fields::of(&REQUEUE, cmd.run(&call).await?)?;

@@ -10,7 +10,7 @@ use crate::support::fixture::{Fixture, Recorder, push, session, wait_pending};
 use crate::support::wait::wait_until;
 
 /// A server that other processes reach, or a line that says why the test does nothing.
-async fn with_server(test: &str) -> Option<Fixture> {
+pub(crate) async fn with_server(test: &str) -> Option<Fixture> {
     let t = Fixture::new(test).await;
     if t.server.url().starts_with("memory:") {
         eprintln!("{test}: skipped: other processes do not reach memory://");
@@ -20,7 +20,7 @@ async fn with_server(test: &str) -> Option<Fixture> {
 }
 
 impl Fixture {
-    fn command<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn command<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
         [&["--url", self.server.url(), "--prefix", &self.prefix, "--json"], args].concat()
     }
 }
@@ -125,6 +125,7 @@ async fn push_knows_ids_ttl_and_full_queues() {
         (vec!["push", "--session", "", body], 2),
         (vec!["push", "--session", "s", "--id", "x", "-"], 2),
         (vec!["push", "--session", "s", "{}"], 2),
+        (vec!["push", "--session", "s", r#"["m"]"#], 2),
         (vec!["listen"], 2),
         (vec!["listen", "--session", "s", "--fail-rate", "2"], 2),
         (vec!["dead", "purge", "--session", "s"], 2),
@@ -296,8 +297,8 @@ async fn doctor_checks_the_server_and_names_what_to_change() {
     for name in ["version", "role", "round trip", "push, doorbell, delivery, ack"] {
         assert_eq!(verdict(name), "ok", "{checks:?}");
     }
-    let fine = checks.iter().all(|c| c["verdict"] == "ok" || c["verdict"] == "unknown");
-    assert_eq!(output.status.code(), Some(if fine { 0 } else { 1 }));
+    let problem = checks.iter().any(|c| c["verdict"] == "problem");
+    assert_eq!(output.status.code(), Some(i32::from(problem)), "a warning is no failure: {checks:?}");
     assert!(
         checks
             .iter()
@@ -327,13 +328,9 @@ async fn the_examples_run() {
         return; // It pushes under the default prefix: not on somebody's server.
     }
     let url = t.server.url();
-    let (server, worker) = tokio::join!(
-        cargo(&["two_processes", "--", "server", url]).output(),
-        cargo(&["two_processes", "--", "worker", url]).output()
-    );
-    let (server, worker) = (server.expect("cargo"), worker.expect("cargo"));
-    assert!(server.status.success() && worker.status.success(), "{server:?} {worker:?}");
-    let text = String::from_utf8_lossy(&server.stdout).into_owned();
+    let both = cargo(&["two_processes", "--", url]).output().await.expect("cargo");
+    assert!(both.status.success(), "{both:?}");
+    let text = String::from_utf8_lossy(&both.stdout).into_owned();
     let counted: Vec<_> = text.lines().filter_map(|l| l.strip_prefix("client: ")).collect();
     assert_eq!(counted, (1..=20).map(|n| format!("{n} of 20")).collect::<Vec<_>>());
 }

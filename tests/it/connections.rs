@@ -276,3 +276,41 @@ async fn replies_reach_their_own_callers_across_reconnects() {
         done.expect("every answer was the caller's own");
     }
 }
+
+/// A first subscription that is refused, or dropped, leaves no connection behind.
+#[tokio::test]
+async fn a_failed_or_dropped_first_subscription_leaves_no_connection() {
+    let Some(server) = private_or_skip("bell_leak", Options::default()).await else { return };
+    let mut raw = server.raw().await;
+    let courier = Courier::builder()
+        .deadline(Duration::from_millis(200))
+        .connect(server.url())
+        .await
+        .expect("connected");
+    let set = |n: u8| {
+        let mut cmd = redis::cmd("CONFIG");
+        cmd.arg("SET").arg("min-replicas-to-write").arg(n);
+        cmd
+    };
+    set(1).exec_async(&mut raw).await.expect("set");
+    for _ in 0..10 {
+        courier.subscribers().ensure_running(&session("s"), Recorder::new()).await.expect_err("refused");
+        let registry = courier.subscribers();
+        let s = session("s");
+        let dropped =
+            tokio::time::timeout(Duration::from_micros(300), registry.ensure_running(&s, Recorder::new()));
+        let _ = dropped.await;
+    }
+    wait_until("one connection", Duration::from_secs(5), || {
+        let mut raw = raw.clone();
+        async move {
+            let open = ours(&mut raw).await;
+            if open == 1 { Ok(()) } else { Err(open.to_string()) }
+        }
+    })
+    .await;
+    set(0).exec_async(&mut raw).await.expect("set");
+    courier.subscribers().ensure_running(&session("s"), Recorder::new()).await.expect("claimed");
+    assert_eq!(ours(&mut raw).await, 2);
+    courier.shutdown(Duration::from_secs(5)).await;
+}

@@ -331,6 +331,8 @@ async fn what_is_no_notification_is_refused_at_both_ends() {
         b"1",
         b"\"text\"",
         b"[]",
+        b"[\"x\"]",
+        b"[\"x\",{}]",
         b"{}",
         b"not json",
         b"{\"method\":",
@@ -534,5 +536,30 @@ async fn foreign_dead_letters_are_shown_as_they_are() {
     assert_eq!(dead.requeue(None).await, Ok(0));
     assert_eq!(courier.stats(&s).await.expect("stats").dead, 6);
     assert_eq!(dead.purge(None).await, Ok(6));
+    t.finish().await;
+}
+
+/// A record made by hand with numbers that no clock shows: every look at its session still gets an answer.
+#[tokio::test]
+async fn a_record_with_absurd_numbers_breaks_no_reply() {
+    let t = Fixture::new("absurd").await;
+    let courier = t.courier().await;
+    let (s, nines) = (session("s"), "9".repeat(30));
+    let record = format!("1 {nines} {nines} 0 {nines} 1 0 0 0 0\na");
+    let _: u64 = t.send(redis::cmd("RPUSH").arg(t.key("q", "s")).arg(record)).await;
+    courier.push(push(&s, "after")).await.expect("queued");
+    courier.subscribers().ensure_running(&s, Recorder::new()).await.expect("claimed");
+    let looked = courier.metrics().heartbeats;
+    wait_until("some heartbeats", Duration::from_secs(10), || async {
+        let heard = courier.metrics().heartbeats;
+        if heard > looked + 2 { Ok(()) } else { Err(heard.to_string()) }
+    })
+    .await;
+    let stats = courier.stats(&s).await.expect("an answer");
+    assert_eq!((stats.pending, stats.oldest_age_ms), (2, 0));
+    assert!(stats.head_wait_ms > 0);
+    courier.shutdown(Duration::from_secs(5)).await;
+    let _: u64 = t.ask(&format!("DEL {}", t.key("q", "s"))).await;
+    let _: u64 = t.ask(&format!("ZREM {} s", t.key("w", ""))).await;
     t.finish().await;
 }

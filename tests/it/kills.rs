@@ -1,6 +1,7 @@
 //! Processes that serve sessions are killed by SIGKILL, again and again, in the middle of everything.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use mcp_courier::{Courier, Push};
@@ -12,11 +13,13 @@ use crate::support::fixture::{Fixture, session, wait_pending};
 const SESSIONS: usize = 20;
 const MESSAGES: usize = 10_000;
 const PROCESSES: usize = 2;
+/// Most messages that an owner has delivered and not acked.
+const BATCH: u64 = 64;
 
-/// What the processes of one slot printed, in the order of their lives.
+/// What the processes of one slot printed, life by life.
 #[derive(Default)]
 struct Printed {
-    lines: Vec<Value>,
+    lives: Vec<Vec<Value>>,
     kills: usize,
 }
 
@@ -47,18 +50,21 @@ async fn slot(
             process.sigkill().await;
             printed.kills += 1;
         }
+        let mut lines = Vec::new();
         for line in process.rest(Duration::from_secs(30)).await {
             match serde_json::from_str(&line) {
-                Ok(line) => printed.lines.push(line),
+                Ok(line) => lines.push(line),
                 Err(e) => assert!(
                     !ended && e.is_eof(),
                     "only the last line of a killed process may be torn: {line}"
                 ),
             }
         }
+        printed.lives.push(lines);
         if ended {
+            // It may have been told before its first instruction.
             let status = process.wait(Duration::from_secs(10)).await;
-            assert!(status.success(), "{status}: {}", process.stderr());
+            assert!(status.success() || status.signal() == Some(15), "{status}: {}", process.stderr());
             return printed;
         }
     }
@@ -94,29 +100,40 @@ async fn ten_thousand_messages_survive_processes_that_are_killed_all_the_time() 
     finished.send_replace(true);
 
     let (mut kills, mut repeated) = (0, 0);
-    let mut per_session: HashMap<String, Vec<u64>> = HashMap::new();
+    let mut next: HashMap<String, u64> = HashMap::new();
     while let Some(printed) = slots.join_next().await {
         let printed = printed.expect("no panic");
         kills += printed.kills;
-        for line in printed.lines {
-            let n = line["notification"]["params"]["n"].as_u64().expect("a notification");
-            per_session.entry(line["session"].as_str().expect("text").to_owned()).or_default().push(n);
+        for life in printed.lives {
+            let mut in_this_life: HashMap<String, u64> = HashMap::new();
+            for line in life {
+                let n = line["notification"]["params"]["n"].as_u64().expect("a notification");
+                let s = line["session"].as_str().expect("text").to_owned();
+                let next = next.entry(s.clone()).or_default();
+                match in_this_life.insert(s.clone(), n) {
+                    // A process begins with what was not acked: at most a batch before what comes next.
+                    None => assert!(
+                        n <= *next && *next - n <= BATCH,
+                        "{s}: a life begins with {n}, not with {next}"
+                    ),
+                    Some(last) => assert_eq!(n, last + 1, "{s}: in order, nothing twice in one life"),
+                }
+                if n < *next {
+                    repeated += 1;
+                } else {
+                    *next = n + 1;
+                }
+            }
         }
     }
     assert!(kills >= 10, "{kills} kills");
-    assert_eq!(per_session.len(), SESSIONS);
-    for (s, printed) in &per_session {
-        let mut seen = HashSet::new();
-        let firsts: Vec<u64> = printed.iter().copied().filter(|n| seen.insert(*n)).collect();
-        assert_eq!(firsts, (0..(MESSAGES / SESSIONS) as u64).collect::<Vec<_>>(), "{s}: all, in order");
-        repeated += printed.len() - firsts.len();
+    for s in 0..SESSIONS {
+        assert_eq!(next.get(&format!("s{s}")), Some(&((MESSAGES / SESSIONS) as u64)), "s{s}: all of it");
     }
-    // What was delivered and not acked when its process died: an ack's time, at most a batch, for each of its sessions.
-    assert!(repeated <= kills * SESSIONS / PROCESSES * 64, "{repeated} duplicates at {kills} kills");
     println!("{kills} kills, {repeated} of {MESSAGES} printed twice");
     for s in 0..SESSIONS {
         let stats = worker.stats(&session(&format!("s{s}"))).await.expect("stats");
-        assert_eq!((stats.dead, stats.pending, stats.owner), (0, 0, None), "s{s}");
+        assert_eq!((stats.dead, stats.pending), (0, 0), "s{s}");
     }
     let dead: Vec<_> = crate::support::leaks::keys(&mut t.raw, &t.prefix).await;
     assert!(dead.iter().all(|k| !k.name.contains(":dead:") && !k.name.contains(":q:")), "{dead:?}");

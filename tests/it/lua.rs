@@ -45,3 +45,19 @@ pub(crate) async fn told(t: &Fixture, name: &str, keys: &[&str], args: &[&str]) 
     let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
     text(&call(t, name, keys, &args).await.expect("the script runs"))
 }
+
+/// What a record is acked by: `<enqueued_ms>:<id>`.
+pub(crate) fn receipt(record: &[u8]) -> String {
+    let end = record.iter().position(|b| *b == b'\n').expect("a first line");
+    let line: Vec<_> = std::str::from_utf8(&record[..end]).expect("text").split(' ').collect();
+    let id = &record[end + 1..][..line[5].parse::<usize>().expect("a length")];
+    format!("{}:{}", line[1], String::from_utf8_lossy(id))
+}
+
+/// The receipts of a session's pending messages, in order.
+pub(crate) async fn receipts(t: &Fixture, sid: &str) -> Vec<String> {
+    let mut cmd = redis::cmd("LRANGE");
+    cmd.arg(t.key("q", sid)).arg(0).arg(-1);
+    let records: Vec<Vec<u8>> = cmd.query_async(&mut t.raw.clone()).await.expect("a list");
+    records.iter().map(|record| receipt(record)).collect()
+}

@@ -4,11 +4,14 @@
 
 mod support;
 
+mod acks;
 mod basics;
 mod bodies;
 mod cancel;
 #[cfg(feature = "cli")]
 mod command;
+#[cfg(feature = "cli")]
+mod command_ends;
 mod connections;
 mod crash;
 mod faults;
@@ -22,6 +25,7 @@ mod observability;
 mod ownership;
 mod protocol;
 mod pushing;
+mod races;
 mod restart;
 mod retry;
 mod shutdown;

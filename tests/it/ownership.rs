@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mcp_courier::{CancellationToken, Ended, Error, MessageId, SinkError};
 
-use crate::lua::told;
+use crate::lua::{self, told};
 use crate::support::fixture::{Fixture, Held, Process, Recorder, push, serve, session, wait_pending};
 use crate::support::wait::wait_until;
 
@@ -23,9 +23,10 @@ async fn act(t: &Fixture, token: &str) -> Vec<String> {
     let (node, epoch) = token.split_once(':').expect("a token");
     let prefix = format!("{}:{{0}}:c:", t.prefix);
     let next = ["3", "10", "60000", "fifo", "100000", "s", epoch, "10"];
-    let ack = [&[node][..], &next, &["1", "m1"]].concat();
+    let head = lua::receipts(t, "s").await.swap_remove(0);
+    let ack = [&[node][..], &next, &["1", &head]].concat();
     let pop = [&[node, "2000", "60000"][..], &next].concat();
-    let fail = |most| [node, epoch, "s", "m1", "1", most, "1", "failed", "fifo", "10", "60000"];
+    let fail = |most| [node, epoch, "s", &head, "1", most, "1", "failed", "fifo", "10", "60000"];
     vec![
         told(t, "ack", &["s", "w", "q:s", "dead:s"], &ack).await,
         told(t, "pop", &["s", "w", "n", "q:s", "dead:s"], &pop).await,
@@ -124,13 +125,17 @@ async fn f11_an_ack_of_an_unknown_or_repeated_id_removes_nothing() {
         let args = ["tester", "3", "10", "60000", "fifo", "100000", "s", &epoch, "0", &count];
         told(&t, "ack", &["s", "w", "q:s", "dead:s"], &[&args[..], ids].concat()).await
     };
+    let receipts = lua::receipts(&t, "s").await;
+    let (m1, m2) = (receipts[0].as_str(), receipts[1].as_str());
     assert_eq!(ack(&["unknown"]).await, "[[ok 0 0 0 0]]");
-    assert_eq!(ack(&["m2"]).await, "[[ok 0 0 0 0]]", "not the head");
-    assert_eq!(ack(&["m1"]).await, "[[ok 0 1 0 0]]");
-    assert_eq!(ack(&["m1"]).await, "[[ok 0 0 0 0]]", "a repeated ack");
-    assert_eq!(ack(&["m1", "m2"]).await, "[[ok 0 1 0 0]]", "an ack whose first answer was lost");
+    assert_eq!(ack(&[&format!("1{m1}")]).await, "[[ok 0 0 0 0]]", "the same id, queued at another time");
+    assert_eq!(ack(&["m1"]).await, "[[ok 0 0 0 0]]");
+    assert_eq!(ack(&[m2]).await, "[[ok 0 0 0 0]]", "not the head");
+    assert_eq!(ack(&[m1]).await, "[[ok 0 1 0 0]]");
+    assert_eq!(ack(&[m1]).await, "[[ok 0 0 0 0]]", "a repeated ack");
+    assert_eq!(ack(&[m1, m2]).await, "[[ok 0 1 0 0]]", "an ack whose first answer was lost");
     assert_eq!(worker.stats(&s).await.expect("stats").pending, 1);
-    let requeue = ["tester", &epoch, "s", "m1", "1", "3", "1", "failed", "fifo", "10", "60000"];
+    let requeue = ["tester", &epoch, "s", m1, "1", "3", "1", "failed", "fifo", "10", "60000"];
     assert_eq!(told(&t, "requeue", &["s", "w", "q:s", "dead:s"], &requeue).await, "[unknown]");
     let sink = Recorder::new();
     worker.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");

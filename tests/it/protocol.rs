@@ -164,8 +164,12 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
     let (inboxes, sn) = (inboxes.as_bytes(), [owners.clone(), nodes.clone()]);
     let raw = &mut t.raw;
 
-    let beat: [&[u8]; 7] = [b"mine", b"10000", inboxes, b"PUBLISH", b"1", b"", b"0"];
-    assert_eq!(texts(&call(raw, "heartbeat", &sn, &beat).await)[..2], ["0", "none"]);
+    let beat: [&[u8]; 5] = [b"mine", b"10000", inboxes, b"PUBLISH", b"1"];
+    let answer = call(raw, "heartbeat", &sn, &beat).await;
+    assert_eq!(
+        (&texts(&answer[..2])[..], array(&answer[3]).len()),
+        (&["0".to_owned(), "0".to_owned()][..], 0)
+    );
     let claim_keys = [owners.clone(), nodes.clone(), q.clone()];
     let claimed = call(raw, "claim", &claim_keys, &[b"mine", b"take", inboxes, b"PUBLISH", b"s"]).await;
     let claimed = texts(array(&claimed[0]));
@@ -178,17 +182,28 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
     let popped = call(raw, "pop", &pop_keys, &pop).await;
     let popped = texts(array(&popped[0]));
     assert_eq!(popped[..5], ["ok", "0", "0", "0", "0"]);
-    let ids: Vec<&str> = popped[5..].iter().map(|r| id_of(r)).collect();
+    let receipts: Vec<String> = popped[5..].iter().map(|r| receipt_of(r)).collect();
     assert_eq!(popped[5..].iter().map(|r| &r[r.len() - 1..]).collect::<Vec<_>>(), ["a", "b"]);
 
     // The first was delivered, the second failed: ack, then requeue with no delay worth mentioning.
     let ack_keys = [owners.clone(), waiting.clone(), q.clone(), dead.clone()];
     let settings: [&[u8]; 6] = [b"mine", b"3", b"1000", b"60000", b"fifo", b"1048576"];
-    let ack = [&settings[..], &[b"s", epoch, b"0", b"1", ids[0].as_bytes()]].concat();
+    let ack = [&settings[..], &[b"s", epoch, b"0", b"1", receipts[0].as_bytes()]].concat();
     let acked = call(raw, "ack", &ack_keys, &ack).await;
     assert_eq!(texts(array(&acked[0])), ["ok", "0", "1", "0", "0"]);
-    let failed: [&[u8]; 11] =
-        [b"mine", epoch, b"s", ids[1].as_bytes(), b"1", b"3", b"1", b"not now", b"fifo", b"1000", b"60000"];
+    let failed: [&[u8]; 11] = [
+        b"mine",
+        epoch,
+        b"s",
+        receipts[1].as_bytes(),
+        b"1",
+        b"3",
+        b"1",
+        b"not now",
+        b"fifo",
+        b"1000",
+        b"60000",
+    ];
     let requeued = call(raw, "requeue", &[owners.clone(), waiting.clone(), q, dead], &failed).await;
     assert_eq!(texts(&requeued)[..2], ["requeued", "1"]);
     let again = wait_ready(raw, &pop_keys, &pop).await;
@@ -196,8 +211,8 @@ async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
     assert_eq!(again[0].split(' ').nth(3), Some("1"), "one counted attempt");
 
     // The ack of both carries what comes next, which is nothing.
-    let ack =
-        [&settings[..], &[b"s", epoch, b"9", b"2", ids[1].as_bytes(), id_of(&again[1]).as_bytes()]].concat();
+    let last = receipt_of(&again[1]);
+    let ack = [&settings[..], &[b"s", epoch, b"9", b"2", receipts[1].as_bytes(), last.as_bytes()]].concat();
     let acked = call(raw, "ack", &ack_keys, &ack).await;
     assert_eq!(texts(array(&acked[0])), ["ok", "0", "2", "0", "0"]);
     assert_eq!(texts(&call(raw, "release", &[owners], &[b"mine", b"s", epoch]).await), ["released"]);
@@ -221,10 +236,11 @@ async fn wait_ready(raw: &mut MultiplexedConnection, keys: &[String], args: &[&[
 }
 
 /// A record's id, by its lengths.
-fn id_of(record: &str) -> &str {
+fn receipt_of(record: &str) -> String {
     let (line, strings) = record.split_once('\n').expect("a first line");
-    let length: usize = line.split(' ').nth(5).and_then(|n| n.parse().ok()).expect("the id's length");
-    &strings[..length]
+    let numbers: Vec<&str> = line.split(' ').collect();
+    let length: usize = numbers[5].parse().expect("the id's length");
+    format!("{}:{}", numbers[1], &strings[..length])
 }
 
 /// Whether a program of the test's machine does what it should; says so when it does not.

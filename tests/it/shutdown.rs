@@ -189,3 +189,80 @@ async fn stop_is_idempotent_and_ends_one_session() {
     assert_eq!(registry.count(), 0);
     t.finish().await;
 }
+
+/// Whatever is starting when a shutdown begins is refused, or given back with the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_leaves_no_session_that_was_just_starting() {
+    let t = Fixture::new("shutdown_race").await;
+    let s = session("s");
+    for _ in 0..40 {
+        let courier = t.courier().await;
+        let starting = tokio::spawn({
+            let (registry, s) = (courier.subscribers(), s.clone());
+            async move { registry.ensure_running(&s, Recorder::new()).await }
+        });
+        courier.shutdown(Duration::from_secs(5)).await;
+        let _ = starting.await.expect("no panic");
+        assert_eq!(courier.subscribers().count(), 0);
+        assert_eq!(courier.stats(&s).await.expect("stats").owner, None);
+    }
+    t.finish().await;
+}
+
+/// A sink that hangs does not keep the loop of a session that was taken.
+#[tokio::test]
+async fn a_sink_that_hangs_is_dropped_when_the_session_is_taken() {
+    let t = Fixture::new("hung").await;
+    let (hung, taker) = (t.courier().await, t.courier().await);
+    let s = session("s");
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let looping = tokio::spawn({
+        let (hung, s) = (hung.clone(), s.clone());
+        let sink = slow(Duration::from_secs(3600), begun);
+        async move { hung.subscriber_loop(&s, sink, mcp_courier::CancellationToken::new()).await }
+    });
+    hung.push(push(&s, "x")).await.expect("queued");
+    begins.recv().await.expect("begun");
+    let sink = Recorder::new();
+    taker.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    assert_eq!(looping.await.expect("no panic"), Ok(mcp_courier::Ended::Superseded));
+    sink.wait_for(1).await;
+    taker.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
+/// Some owners are lost, others are taken without a word: both are found in turn, without any traffic.
+#[tokio::test]
+async fn owners_that_are_lost_or_taken_without_a_word_are_found() {
+    let mut t = Fixture::new("silent").await;
+    let courier = t.courier().await;
+    for n in 0..20 {
+        courier
+            .subscribers()
+            .ensure_running(&session(&format!("s{n}")), Recorder::new())
+            .await
+            .expect("claimed");
+    }
+    let owners = t.key("s", "");
+    for n in 0..10 {
+        redis::cmd("HDEL").arg(&owners).arg(format!("s{n}")).exec_async(&mut t.raw).await.expect("removed");
+    }
+    for n in 17..20 {
+        let taken = redis::cmd("HSET")
+            .arg(&owners)
+            .arg(format!("s{n}"))
+            .arg("somebody:9")
+            .exec_async(&mut t.raw)
+            .await;
+        taken.expect("taken");
+    }
+    wait_until("claimed again, or given up", Duration::from_secs(10), || async {
+        let owned = courier.overview(0).await.expect("overview").owned;
+        let count = courier.subscribers().count();
+        if (owned, count) == (20, 17) { Ok(()) } else { Err(format!("{owned} owned, {count} served")) }
+    })
+    .await;
+    courier.shutdown(Duration::from_secs(5)).await;
+    redis::cmd("DEL").arg(&owners).exec_async(&mut t.raw).await.expect("removed");
+    t.finish().await;
+}

@@ -10,7 +10,7 @@ use crate::output::Failure;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  not done: something was lost, refused, superseded, or found wrong
+  1  not done: something was lost, refused, superseded, or is a problem (`doctor`; its warnings are 0)
   2  wrong usage
   3  no server, or it refused the connection";
 
@@ -154,9 +154,14 @@ pub struct Chosen {
 }
 
 impl Server {
+    /// What was given; an empty variable is none.
+    pub fn given(&self) -> Option<&str> {
+        self.url.as_deref().filter(|url| !url.is_empty())
+    }
+
     /// The URL of a server that other processes reach as well.
     pub fn shared_url(&self) -> Result<&str, Failure> {
-        let url = self.url.as_deref().ok_or_else(|| {
+        let url = self.given().ok_or_else(|| {
             Failure::usage(
                 "no server: give --url redis://host or set MCP_COURIER_URL (only `demo` runs without one)",
             )

@@ -1,16 +1,20 @@
 //! `mcp-courier demo`: workers push, servers deliver and are killed, and at the end everything is counted.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mcp_courier::{Courier, Delivery, Notification, NotificationSink, Push, SessionId, SinkError};
+use mcp_courier::{
+    CancellationToken, Courier, Delivery, Notification, NotificationSink, Push, SessionId, SinkError,
+};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::args::{self, Server};
 use crate::output::{self, FAILED, Failure};
+use crate::signals;
 
 /// How often a server side is killed.
 const KILLS: u32 = 5;
@@ -18,6 +22,8 @@ const KILLS: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Unacked messages a session that a worker leaves ahead: the queues stay short, as real ones are.
 const ROUND: u32 = 50;
+/// How long a demo that ends early may take to empty its queues.
+const TIDY: Duration = Duration::from_secs(10);
 
 /// The table at the end.
 #[derive(Serialize)]
@@ -43,6 +49,7 @@ struct Latency {
 /// What the clients saw. It outlives every server side, as a client does.
 #[derive(Default)]
 struct Clients {
+    pushed: AtomicU64,
     seen: Mutex<Seen>,
 }
 
@@ -59,7 +66,7 @@ struct Seen {
 
 pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Failure> {
     let unique = uuid::Uuid::new_v4().simple().to_string();
-    let url = match server.url.as_deref() {
+    let url = match server.given() {
         None | Some("memory://") => format!("memory://demo-{unique}"),
         Some(url) => url.to_owned(),
     };
@@ -78,7 +85,7 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
     if !json {
         let workers = args.workers;
         output::line(&format!(
-            "{total} messages to {} sessions by {workers} workers through {}; the server side is killed {KILLS} times",
+            "{total} messages to {} sessions by {workers} workers through {}; the server side is killed up to {KILLS} times",
             sessions.len(),
             if url.starts_with("memory:") { "memory://, in this process" } else { "Redis" },
         ))?;
@@ -87,6 +94,7 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
     let style = "{elapsed_precise} {wide_bar} {pos}/{len} delivered, {msg}";
     progress.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
 
+    let mut stopping = std::pin::pin!(signals::stop()?);
     let start = Instant::now();
     let clients = Arc::new(Clients::default());
     let mut pushers = JoinSet::new();
@@ -98,15 +106,27 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
             .spawn(async move { push_all(&worker, &clients, &sessions, &mine, &per_session, start).await });
     }
 
-    let mut serving = serve(&connect().await?, &sessions, &clients, start).await?;
+    // A life ends when its share of the messages is delivered; the last one stays.
+    let life = |kills: u32| {
+        let share = total * u64::from(kills + 1) / u64::from(KILLS + 1);
+        Arc::new(Life { ends_at: if kills < KILLS { share } else { u64::MAX }, ..Life::default() })
+    };
+    let mut serving = ServerSide::start(connect().await?, &sessions, &clients, start, life(0)).await?;
     let (mut kills, mut last, mut moved) = (0, 0, Instant::now());
-    let mut failed_push = None;
-    let delivered = loop {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        while let Some(done) = pushers.try_join_next() {
-            if let Ok(Err(e)) = done {
-                failed_push = Some(e);
+    let early = loop {
+        tokio::select! {
+            () = &mut stopping => break Some(Failure::failed("interrupted")),
+            () = serving.life.over.cancelled() => {
+                kills += 1;
+                drop(serving);
+                serving = ServerSide::start(connect().await?, &sessions, &clients, start, life(kills)).await?;
+                continue;
             }
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+        }
+        let failed = std::iter::from_fn(|| pushers.try_join_next()).find_map(|done| done.ok()?.err());
+        if let Some(e) = failed {
+            break Some(e.into());
         }
         let now = clients.seen().delivered;
         progress.set_position(now);
@@ -114,31 +134,46 @@ pub async fn run(server: &Server, json: bool, args: args::Demo) -> Result<u8, Fa
         if now > last {
             (last, moved) = (now, Instant::now());
         }
-        if now >= total || failed_push.is_some() || moved.elapsed() > PATIENCE {
-            break now;
-        }
-        // In the middle of its work: nothing is released, nothing is told, its tasks are gone.
-        if kills < KILLS && now * u64::from(KILLS + 1) >= total * u64::from(kills + 1) {
-            kills += 1;
-            drop(serving);
-            serving = serve(&connect().await?, &sessions, &clients, start).await?;
+        let done = now >= total && !serving.life.over.is_cancelled();
+        if done || moved.elapsed() > PATIENCE {
+            break None;
         }
     };
     progress.finish_and_clear();
-    if let Some(e) = failed_push {
-        return Err(e.into());
-    }
-    serving.shutdown(Duration::from_secs(5)).await;
-
     let seconds = start.elapsed().as_secs_f64();
-    let summary = clients.seen().summary(total, delivered, kills, seconds);
-    let failed = summary.lost > 0 || summary.out_of_order > 0;
+    if early.is_none() {
+        // The last delivery may overtake the answer to its own push.
+        let answered = async { while pushers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(TIDY, answered).await;
+    }
+    pushers.shutdown().await;
+    let pushed = clients.pushed.load(Ordering::SeqCst);
+    let summary = clients.seen().summary(pushed, kills, seconds);
+    if early.is_some() || pushed < total || summary.lost > 0 {
+        tidy(&worker).await;
+    }
+    serving.courier.shutdown(Duration::from_secs(5)).await;
+    if let Some(failure) = early {
+        return Err(failure);
+    }
+
+    let failed = pushed < total || summary.lost > 0 || summary.out_of_order > 0;
     if json {
         output::json(&summary)?;
     } else {
         table(&summary)?;
     }
     Ok(if failed { FAILED } else { 0 })
+}
+
+/// Lets the server side take what is left: nobody else would ever look at the queues of this demo.
+async fn tidy(worker: &Courier) {
+    let emptied = async {
+        while worker.overview(0).await.is_ok_and(|all| all.waiting > 0) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = tokio::time::timeout(TIDY, emptied).await;
 }
 
 /// Messages of each session: as even as can be, the total as asked for.
@@ -164,6 +199,7 @@ async fn push_all(
         });
         for pushed in worker.push_many(round.collect::<Result<Vec<_>, _>>()?).await {
             pushed?;
+            clients.pushed.fetch_add(1, Ordering::SeqCst);
         }
         // Not faster than the slowest of the clients, by much.
         while n > ROUND
@@ -178,29 +214,49 @@ async fn push_all(
     Ok(())
 }
 
-/// A server side: claims every session and delivers to the clients.
-async fn serve(
-    courier: &Courier,
-    sessions: &[SessionId],
-    clients: &Arc<Clients>,
-    start: Instant,
-) -> Result<Courier, Failure> {
-    let mut claims = JoinSet::new();
-    for session in sessions {
-        let (registry, session, clients) = (courier.subscribers(), session.clone(), clients.clone());
-        claims.spawn(async move { registry.ensure_running(&session, Sink { clients, start }).await });
-    }
-    while let Some(claimed) = claims.join_next().await {
-        if let Ok(claimed) = claimed {
-            claimed?;
+/// Claims every session and delivers to the clients. Dropped, it is killed: its tasks and connections are gone, and
+/// nothing is told to anybody.
+struct ServerSide {
+    courier: Courier,
+    life: Arc<Life>,
+}
+
+/// A life ends while deliveries are in progress: the client has the messages, Redis does not know.
+#[derive(Default)]
+struct Life {
+    /// Messages that the clients have by then.
+    ends_at: u64,
+    /// From here on no delivery ends.
+    over: CancellationToken,
+}
+
+impl ServerSide {
+    async fn start(
+        courier: Courier,
+        sessions: &[SessionId],
+        clients: &Arc<Clients>,
+        start: Instant,
+        life: Arc<Life>,
+    ) -> Result<Self, Failure> {
+        let mut claims = JoinSet::new();
+        for session in sessions {
+            let (registry, session) = (courier.subscribers(), session.clone());
+            let sink = Sink { clients: clients.clone(), start, life: life.clone() };
+            claims.spawn(async move { registry.ensure_running(&session, sink).await });
         }
+        while let Some(claimed) = claims.join_next().await {
+            if let Ok(claimed) = claimed {
+                claimed?;
+            }
+        }
+        Ok(Self { courier, life })
     }
-    Ok(courier.clone())
 }
 
 struct Sink {
     clients: Arc<Clients>,
     start: Instant,
+    life: Arc<Life>,
 }
 
 impl NotificationSink for Sink {
@@ -213,7 +269,15 @@ impl NotificationSink for Sink {
         };
         let now = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
         let n = usize::try_from(n).map_err(SinkError::rejected)?;
-        self.clients.seen().note(&delivery.session, n, now.saturating_sub(pushed_us));
+        let delivered = {
+            let mut seen = self.clients.seen();
+            seen.note(&delivery.session, n, now.saturating_sub(pushed_us));
+            seen.delivered
+        };
+        if delivered >= self.life.ends_at {
+            self.life.over.cancel();
+            return std::future::pending().await;
+        }
         Ok(())
     }
 }
@@ -248,7 +312,7 @@ impl Seen {
         self.latencies.push(latency_us);
     }
 
-    fn summary(&mut self, pushed: u64, delivered: u64, kills: u32, seconds: f64) -> Summary {
+    fn summary(&mut self, pushed: u64, kills: u32, seconds: f64) -> Summary {
         self.latencies.sort_unstable();
         let at = |share: f64| -> u64 {
             let last = self.latencies.len().saturating_sub(1);
@@ -256,9 +320,9 @@ impl Seen {
         };
         Summary {
             pushed,
-            delivered,
+            delivered: self.delivered,
             redelivered: self.redelivered,
-            lost: pushed.saturating_sub(delivered),
+            lost: pushed.saturating_sub(self.delivered),
             out_of_order: self.out_of_order,
             latency: Latency { p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) },
             kills,

@@ -33,7 +33,7 @@ pub async fn run(server: &Server, json: bool) -> Result<u8, Failure> {
     let mut checks = vec![version(&info), eviction(&info), persistence(&info), role(&info)];
     checks.push(ping(&courier).await);
     checks.push(round_trip(&courier).await);
-    let bad = checks.iter().any(|c| matches!(c.verdict, Verdict::Problem | Verdict::Warning));
+    let bad = checks.iter().any(|c| c.verdict == Verdict::Problem);
     for check in &checks {
         let word = match check.verdict {
             Verdict::Ok => "ok",
@@ -60,7 +60,9 @@ fn version(info: &ServerInfo) -> Check {
     match (&info.version, &info.valkey_version) {
         (_, Some(valkey)) => check("version", Verdict::Ok, format!("Valkey {valkey}"), ""),
         (Some(redis), None) => check("version", Verdict::Ok, format!("Redis {redis}"), ""),
-        (None, None) => check("version", Verdict::Unknown, "no right to INFO".into(), ""),
+        (None, None) => {
+            check("version", Verdict::Unknown, "the server does not tell: INFO is forbidden".into(), "")
+        }
     }
 }
 

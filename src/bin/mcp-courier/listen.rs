@@ -11,42 +11,46 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 
 use crate::args::{Listen, Server};
-use crate::output::{self, FAILED, Failure};
+use crate::output::{FAILED, Failure};
+use crate::signals;
+use crate::writer::Writer;
 
 /// How long deliveries in progress may take after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub async fn run(server: &Server, args: Listen) -> Result<u8, Failure> {
+    // Before anything is claimed: a signal from here on ends in good order.
+    let mut stopping = std::pin::pin!(signals::stop()?);
     let courier = server.connect().await?;
     let printer = Printer {
         delay: args.delay,
         fail_rate: args.fail_rate,
         exec: args.exec.map(Into::into),
-        left: args.max.map(|max| Arc::new(AtomicU64::new(max))),
-        printed: Arc::default(),
+        writer: Writer::start(),
+        most: args.max.map(|max| Arc::new(Most::new(max))),
         done: CancellationToken::new(),
-        broken: CancellationToken::new(),
     };
-    let mut stopping = std::pin::pin!(stop_signal());
     let mut serving = tokio::task::JoinSet::new();
     for session in args.sessions {
         let (courier, printer) = (courier.clone(), printer.clone());
         let never = CancellationToken::new();
         serving.spawn(async move { courier.subscriber_loop(&session, printer, never).await });
     }
-    let code = tokio::select! {
-        () = &mut stopping => 0,
-        () = printer.done.cancelled() => 0,
-        () = printer.broken.cancelled() => 0,
-        failed = all_ended(&mut serving) => return failed.map(|()| {
+    let ended = tokio::select! {
+        biased;
+        () = &mut stopping => Ok(0),
+        () = printer.done.cancelled() => Ok(0),
+        ended = all_ended(&mut serving) => ended.map(|()| {
             eprintln!("mcp-courier: every session was claimed by another process");
             FAILED
         }),
     };
+    // Also when one session could not be served: the others are given back.
     courier.shutdown(GRACE).await;
-    Ok(code)
+    ended
 }
 
 /// Until no session is served any more; the first error of one that could not be.
@@ -61,34 +65,30 @@ async fn all_ended(
     Ok(())
 }
 
-/// Ctrl-C or SIGTERM.
-async fn stop_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    let _ = tokio::signal::ctrl_c().await;
-}
-
 #[derive(Clone)]
 struct Printer {
     delay: Option<Duration>,
     fail_rate: f64,
     exec: Option<Arc<str>>,
-    /// Lines that may still be printed.
-    left: Option<Arc<AtomicU64>>,
-    printed: Arc<AtomicU64>,
-    /// The last line is out.
+    writer: Writer,
+    most: Option<Arc<Most>>,
+    /// The last line is out, or nobody reads our stdout any more.
     done: CancellationToken,
-    /// Nobody reads our stdout any more.
-    broken: CancellationToken,
+}
+
+/// `--max`: so many lines, over all sessions.
+struct Most {
+    /// Of lines that are neither out nor on their way.
+    left: Semaphore,
+    /// Of lines that are not out.
+    missing: AtomicU64,
+}
+
+impl Most {
+    fn new(max: u64) -> Self {
+        let permits = usize::try_from(max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self { left: Semaphore::new(permits), missing: AtomicU64::new(max) }
+    }
 }
 
 impl NotificationSink for Printer {
@@ -99,35 +99,32 @@ impl NotificationSink for Printer {
         if self.fail_rate > 0.0 && fastrand::f64() < self.fail_rate {
             return Err(SinkError::retry("failed on purpose (--fail-rate)"));
         }
-        let line = line_of(&delivery);
-        let last = match &self.left {
-            // What comes after the last line stays queued.
-            Some(left) => match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)) {
-                Ok(before) => before == 1,
-                Err(_) => return Err(SinkError::Closed),
-            },
-            None => false,
+        let Some(most) = &self.most else { return self.hand_over(&delivery).await };
+        // While others may still fail, what comes after the last line waits: it could be the last line yet.
+        let permit = tokio::select! {
+            biased;
+            () = self.done.cancelled() => return Err(SinkError::Closed),
+            permit = most.left.acquire() => permit.map_err(|_| SinkError::Closed)?,
         };
-        let taken = match &self.exec {
-            Some(command) => execute(command, &line).await,
-            None => output::line(&line).map_err(|_| {
-                self.broken.cancel();
-                SinkError::Closed
-            }),
-        };
-        match (&taken, &self.left) {
-            (Ok(()), _) => {
-                self.printed.fetch_add(1, Ordering::Relaxed);
-                if last {
-                    self.done.cancel();
-                }
-            }
-            (Err(_), Some(left)) => {
-                left.fetch_add(1, Ordering::SeqCst);
-            }
-            (Err(_), None) => {}
+        self.hand_over(&delivery).await?;
+        permit.forget();
+        if most.missing.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.done.cancel();
         }
-        taken
+        Ok(())
+    }
+}
+
+impl Printer {
+    async fn hand_over(&self, delivery: &Delivery) -> Result<(), SinkError> {
+        let line = line_of(delivery);
+        if let Some(command) = &self.exec {
+            return execute(command, &line).await;
+        }
+        self.writer.line(line).await.map_err(|_| {
+            self.done.cancel();
+            SinkError::Closed
+        })
     }
 }
 
@@ -165,8 +162,12 @@ struct Line<'a> {
 
 /// Runs the command with the line on its stdin; its end with 0 is the delivery.
 async fn execute(command: &str, line: &str) -> Result<(), SinkError> {
-    let child = Command::new("sh").arg("-c").arg(command).stdin(Stdio::piped()).kill_on_drop(true).spawn();
-    let mut child = child.map_err(|e| SinkError::retry(format!("cannot run the command: {e}")))?;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command).stdin(Stdio::piped()).kill_on_drop(true);
+    // Ctrl-C in a terminal goes to the whole group: it is for us, and not a failed attempt of the command.
+    #[cfg(unix)]
+    shell.process_group(0);
+    let mut child = shell.spawn().map_err(|e| SinkError::retry(format!("cannot run the command: {e}")))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A command that does not read its input is free not to.
         let _ = stdin.write_all(line.as_bytes()).await;

@@ -10,7 +10,9 @@ mod doctor;
 mod listen;
 mod output;
 mod push;
+mod signals;
 mod stats;
+mod writer;
 
 use std::process::ExitCode;
 
@@ -21,7 +23,7 @@ use crate::output::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    output::log(args.verbose);
+    output::log(args.verbose, matches!(args.command, Command::Demo(_)));
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {

@@ -31,6 +31,10 @@ impl Failure {
         Self { code: USAGE, why: why.into() }
     }
 
+    pub fn failed(why: impl Into<String>) -> Self {
+        Self { code: FAILED, why: why.into() }
+    }
+
     pub fn report(self) -> ExitCode {
         if !self.why.is_empty() {
             eprintln!("mcp-courier: {}", self.why);
@@ -77,10 +81,11 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
     line(&serde_json::to_string(value).map_err(io::Error::other)?)
 }
 
-/// Logs go to stderr, and nowhere unless asked for.
-pub fn log(verbose: u8) {
+/// Logs go to stderr: what is wrong, and more when asked for.
+pub fn log(verbose: u8, faults_on_purpose: bool) {
     let default = match verbose {
-        0 => "mcp_courier=error",
+        0 if faults_on_purpose => "mcp_courier=error",
+        0 => "mcp_courier=warn",
         1 => "mcp_courier=info",
         _ => "mcp_courier=debug",
     };

@@ -13,11 +13,12 @@ use crate::output::{self, FAILED, Failure};
 const BATCH: usize = 256;
 
 pub async fn run(server: &Server, json: bool, args: args::Push) -> Result<u8, Failure> {
+    let mut answers = Answers { args: &args, json, muted: false };
     if args.notification != "-" {
         let body = check(args.notification.as_bytes()).map_err(Failure::from)?.to_vec();
         let courier = server.connect().await?;
         let pushed = courier.push(one(&args, body, args.id.clone())).await;
-        return Ok(if report(json, &args, args.id.as_ref(), pushed)? { 0 } else { FAILED });
+        return Ok(if answers.report(args.id.as_ref(), pushed)? { 0 } else { FAILED });
     }
     if args.id.is_some() {
         return Err(Failure::usage("--id names one message, and - reads many: leave it out"));
@@ -28,23 +29,23 @@ pub async fn run(server: &Server, json: bool, args: args::Push) -> Result<u8, Fa
     let mut batch = Vec::new();
     while lines.recv_many(&mut batch, BATCH).await > 0 {
         // The order of the lines is the order in the queue: one batch after the other, each in order.
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut ids = Vec::with_capacity(batch.len());
         let mut pushes = Vec::new();
         for line in batch.drain(..) {
             match line.map_err(Failure::from).and_then(|line| Ok(check(&line).map(<[u8]>::to_vec)?)) {
                 Ok(body) => {
                     let id = MessageId::new(uuid::Uuid::now_v7().to_string())?;
                     pushes.push(one(&args, body, Some(id.clone())));
-                    answers.push(Ok(id));
+                    ids.push(Ok(id));
                 }
-                Err(why) => answers.push(Err(why)),
+                Err(why) => ids.push(Err(why)),
             }
         }
         let mut pushed = courier.push_many(pushes).await.into_iter();
-        for answer in answers {
-            let ok = match answer {
-                Ok(id) => report(json, &args, Some(&id), pushed.next().unwrap_or(Err(closed())))?,
-                Err(why) => refuse(json, &args, &why)?,
+        for id in ids {
+            let ok = match id {
+                Ok(id) => answers.report(Some(&id), pushed.next().unwrap_or(Err(closed())))?,
+                Err(why) => answers.refuse(None, "invalid", &why)?,
             };
             failed |= !ok;
         }
@@ -73,10 +74,17 @@ fn one(args: &args::Push, body: Vec<u8>, id: Option<MessageId>) -> Push {
 /// A notification by its form; the bytes that are pushed are the ones given.
 fn check(text: &[u8]) -> Result<&[u8], Error> {
     let body = text.trim_ascii();
+    let invalid = |why: String| Error::Invalid { what: "notification", why };
+    if !body.starts_with(b"{") {
+        return Err(invalid(
+            "is no JSON object; it looks like {\"method\":\"notifications/…\",\"params\":{…}}".into(),
+        ));
+    }
+    // One line is one text: where in it is worth telling, which line of the text is not.
     let form: Form<'_> = serde_json::from_slice(body)
-        .map_err(|e| Error::Invalid { what: "notification", why: e.to_string() })?;
+        .map_err(|e| invalid(e.to_string().replace(" at line 1 column ", " at byte ")))?;
     if form.method.is_empty() {
-        return Err(Error::Invalid { what: "notification", why: "its method is empty".into() });
+        return Err(invalid("its method is empty".into()));
     }
     Ok(body)
 }
@@ -89,55 +97,68 @@ struct Form<'a> {
     _params: Option<&'a serde_json::value::RawValue>,
 }
 
-/// False when it was not queued.
-fn report(
+/// Tells how each push went.
+struct Answers<'a> {
+    args: &'a args::Push,
     json: bool,
-    args: &args::Push,
-    id: Option<&MessageId>,
-    pushed: Result<Pushed, Error>,
-) -> Result<bool, Failure> {
-    let session = args.session.as_str();
-    match pushed {
-        Ok(pushed) => {
-            let (id, status) = (pushed.id.as_str(), pushed.status.as_str());
-            if json {
-                output::json(&json!({ "session": session, "id": id, "status": status }))?;
-            } else {
-                output::line(&format!("{status} {id}"))?;
-            }
-            Ok(true)
-        }
-        // One message, and no server or no sense in it: that is how the command ends.
-        Err(e @ (Error::Unreachable { .. } | Error::Timeout { .. } | Error::Invalid { .. }))
-            if args.notification != "-" =>
-        {
-            Err(e.into())
-        }
-        Err(e) => {
-            let status = if matches!(e, Error::QueueFull { .. }) { "full" } else { "refused" };
-            if json {
-                let id = id.map(MessageId::as_str);
-                output::json(
-                    &json!({ "session": session, "id": id, "status": status, "error": e.to_string() }),
-                )?;
-            } else {
-                eprintln!("mcp-courier: {e}");
-            }
-            Ok(false)
-        }
-    }
+    /// Nobody reads our stdout. What is on stdin is pushed all the same: it was not asked of the reader.
+    muted: bool,
 }
 
-fn refuse(json: bool, args: &args::Push, why: &Failure) -> Result<bool, Failure> {
-    if json {
-        let session = args.session.as_str();
-        output::json(
-            &json!({ "session": session, "id": null, "status": "invalid", "error": why.to_string() }),
-        )?;
-    } else {
-        eprintln!("mcp-courier: {why}");
+impl Answers<'_> {
+    /// False when it was not queued.
+    fn report(&mut self, id: Option<&MessageId>, pushed: Result<Pushed, Error>) -> Result<bool, Failure> {
+        match pushed {
+            Ok(pushed) => {
+                let (id, status) = (pushed.id.as_str(), pushed.status.as_str());
+                let session = self.args.session.as_str();
+                let text = if self.json {
+                    json!({ "session": session, "id": id, "status": status }).to_string()
+                } else {
+                    format!("{status} {id}")
+                };
+                self.line(&text)?;
+                Ok(true)
+            }
+            // One message, and no server or no sense in it: that is how the command ends.
+            Err(e @ (Error::Unreachable { .. } | Error::Timeout { .. } | Error::Invalid { .. }))
+                if self.args.notification != "-" =>
+            {
+                Err(e.into())
+            }
+            Err(e) => {
+                let status = if matches!(e, Error::QueueFull { .. }) { "full" } else { "refused" };
+                self.refuse(id, status, &e)
+            }
+        }
     }
-    Ok(false)
+
+    fn refuse(
+        &mut self,
+        id: Option<&MessageId>,
+        status: &str,
+        why: &impl std::fmt::Display,
+    ) -> Result<bool, Failure> {
+        if self.json {
+            let (session, id) = (self.args.session.as_str(), id.map(MessageId::as_str));
+            let answer = json!({ "session": session, "id": id, "status": status, "error": why.to_string() });
+            self.line(&answer.to_string())?;
+        } else {
+            eprintln!("mcp-courier: {why}");
+        }
+        Ok(false)
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Failure> {
+        if self.muted {
+            return Ok(());
+        }
+        match output::line(text) {
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => self.muted = true,
+            other => other?,
+        }
+        Ok(())
+    }
 }
 
 /// Lines of stdin, read by a thread of their own: a reader that waits must not hold up what was read.

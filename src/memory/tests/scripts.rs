@@ -92,10 +92,11 @@ impl Call<'_> {
         (0..length).map(|_| self.rng.u8(..)).collect()
     }
 
-    fn id(&mut self, sid: &str) -> Vec<u8> {
+    /// A receipt of what was delivered, or a wrong one.
+    fn receipt(&mut self, sid: &str) -> Vec<u8> {
         let known = self.model.delivered.get(sid).and_then(VecDeque::front);
         match known.filter(|_| self.rng.u8(..10) > 0) {
-            Some(id) => id.clone(),
+            Some(receipt) => receipt.clone(),
             None => format!("i{}", self.rng.u8(..60)).into_bytes(),
         }
     }
@@ -141,7 +142,10 @@ impl Call<'_> {
                 let node = self.owner(sid);
                 let epoch = self.epoch(node, sid);
                 let lease = self.one(&["1", "3000", "60000"]);
-                self.args(&[node, lease, INBOX, "PUBLISH", "7", sid, &epoch]);
+                self.args(&[node, lease, INBOX, "PUBLISH", "7"]);
+                if !sid.is_empty() {
+                    self.args(&[sid, &epoch]);
+                }
             }
             "sweep" => {
                 self.keys(&["s", "w", "n"]);
@@ -249,15 +253,15 @@ impl Call<'_> {
         for at in 0..self.count() {
             let sid = if at == 0 { first } else { self.session(true) };
             let (epoch, want) = (self.epoch(node, sid), self.one(&["0", "1", "4", "64"]));
-            let mut ids: Vec<Vec<u8>> =
+            let mut receipts: Vec<Vec<u8>> =
                 self.model.delivered.get(sid).into_iter().flatten().cloned().collect();
-            ids.truncate(self.rng.usize(..5));
+            receipts.truncate(self.rng.usize(..5));
             if self.rng.u8(..8) == 0 {
-                let wrong = self.id(sid);
-                ids.push(wrong);
+                let wrong = self.receipt(sid);
+                receipts.push(wrong);
             }
-            self.args(&[sid, &epoch, want, &ids.len().to_string()]);
-            self.args.extend(ids);
+            self.args(&[sid, &epoch, want, &receipts.len().to_string()]);
+            self.args.extend(receipts);
         }
     }
 
@@ -265,9 +269,9 @@ impl Call<'_> {
         self.keys(&["s", "w"]);
         let sid = self.session(true);
         let node = self.owner(sid);
-        let (epoch, id) = (self.epoch(node, sid), self.id(sid));
+        let (epoch, receipt) = (self.epoch(node, sid), self.receipt(sid));
         self.args(&[node, &epoch, sid]);
-        self.args.push(id);
+        self.args.push(receipt);
         let (attempt, max) = (self.one(&["1", "2", "3"]), self.one(&["0", "3", "3", "3"]));
         let (delay, error) =
             (self.one(&["0", "10", "2000"]), self.one(&["timed out", "", "two\nlines \u{fc}"]));
@@ -290,9 +294,10 @@ impl Model {
                             self.epochs.insert((node.clone(), (*sid).to_owned()), epoch.int().to_string());
                         }
                         [Wire::Bulk(word), .., _] if word == b"ok" => {
-                            let ids =
-                                answer.items()[5..].iter().filter_map(|record| record_id(record.bytes()));
-                            self.delivered.insert((*sid).to_owned(), ids.collect());
+                            let receipts = answer.items()[5..]
+                                .iter()
+                                .filter_map(|record| record_receipt(record.bytes()));
+                            self.delivered.insert((*sid).to_owned(), receipts.collect());
                         }
                         _ => {}
                     }
@@ -308,10 +313,11 @@ impl Model {
     }
 }
 
-fn record_id(record: &[u8]) -> Option<Vec<u8>> {
+fn record_receipt(record: &[u8]) -> Option<Vec<u8>> {
     let end = record.iter().position(|&byte| byte == b'\n')?;
-    let length = std::str::from_utf8(&record[..end]).ok()?.split(' ').nth(5)?.parse::<usize>().ok()?;
-    record.get(end + 1..end + 1 + length).map(<[u8]>::to_vec)
+    let line: Vec<_> = std::str::from_utf8(&record[..end]).ok()?.split(' ').collect();
+    let id = record.get(end + 1..end + 1 + line.get(5)?.parse::<usize>().ok()?)?;
+    Some([line.get(1)?.as_bytes(), b":", id].concat())
 }
 
 struct Filled {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::supervisor::AtTheEnd;
@@ -52,7 +51,8 @@ pub struct Running {
     pub stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
     stderr: Arc<Mutex<String>>,
-    stderr_ends: JoinHandle<()>,
+    /// Reads stderr to its end.
+    reading: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
@@ -76,7 +76,7 @@ impl Running {
         let mut errors = BufReader::new(child.stderr.take().expect("piped")).lines();
         let seen = stderr.clone();
         // Read all along: a full pipe would stop the command.
-        let stderr_ends = tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             while let Ok(Some(line)) = errors.next_line().await {
                 let mut seen = seen.lock().expect("not poisoned");
                 seen.push_str(&line);
@@ -85,7 +85,7 @@ impl Running {
         });
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let stdin = child.stdin.take();
-        Self { orphan: Some(orphan), child, stdin, lines, stderr, stderr_ends }
+        Self { orphan: Some(orphan), child, stdin, lines, stderr, reading }
     }
 
     /// The next line of its stdout, `None` at its end. Panics after `within`.
@@ -145,17 +145,15 @@ impl Running {
         assert!(status.expect("kill").success(), "kill {signal} {pid}");
     }
 
-    /// How it ended; its stderr is complete then. Panics after `within`.
+    /// How it ended. Panics after `within`.
     pub async fn wait(&mut self, within: Duration) -> ExitStatus {
         drop(self.stdin.take());
         let status = timeout(within, self.child.wait()).await;
         let status =
             status.unwrap_or_else(|_| panic!("still running after {within:?}; stderr: {}", self.stderr()));
         self.at_rest();
-        // What it said last may still be in the pipe. A child of its own may hold that open, hence the limit.
-        if !self.stderr_ends.is_finished() {
-            let _ = timeout(Duration::from_secs(5), &mut self.stderr_ends).await;
-        }
+        // What it said last may still be in the pipe.
+        let _ = timeout(within, &mut self.reading).await;
         status.expect("its status")
     }
 
