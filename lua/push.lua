@@ -69,7 +69,13 @@ end
 
 local now = now_ms()
 local expires = now + ttl_ms
-local record = record_build(now, expires, 0, 0, id, coalesce, trace, '', '', body)
+-- Without a window an id may come again at once, and a receipt is time and id: it must tell the two apart.
+local enqueued = now
+if dedupe_ms == 0 and pending > 0 then
+  local last = record_parse(redis.call('LINDEX', q, -1))
+  if last and last.enqueued_ms >= now and last.enqueued_ms < now + 60000 then enqueued = last.enqueued_ms + 1 end
+end
+local record = record_build(enqueued, expires, 0, 0, id, coalesce, trace, '', '', body)
 
 if slot then
   redis.call('LSET', q, slot, record)
