@@ -1,9 +1,7 @@
 //! `mcp-courier dead`.
 
-use base64::Engine as _;
 use mcp_courier::DeadLetter;
 use serde_json::json;
-use serde_json::value::RawValue;
 
 use crate::args::{Dead, Server};
 use crate::output::{self, Failure};
@@ -42,7 +40,7 @@ fn done(json: bool, what: &str, count: u64) -> Result<(), Failure> {
 }
 
 fn as_json(session: &str, letter: &DeadLetter) -> String {
-    let mut line = json!({
+    let head = json!({
         "session": session,
         "id": letter.id,
         "reason": letter.reason,
@@ -51,21 +49,8 @@ fn as_json(session: &str, letter: &DeadLetter) -> String {
         "last_error": letter.last_error,
         "enqueued_at_ms": letter.enqueued_at_ms,
         "died_at_ms": letter.died_at_ms,
-    })
-    .to_string();
-    // The body keeps its bytes: it is put in as it is, not parsed into a value and written again.
-    line.pop();
-    let text = std::str::from_utf8(&letter.body).ok().map(|text| text.replace(['\n', '\r'], " "));
-    match text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok()) {
-        Some(raw) => line += &format!(",\"notification\":{raw}}}"),
-        None => {
-            line += &format!(
-                ",\"body_base64\":\"{}\"}}",
-                base64::engine::general_purpose::STANDARD.encode(&letter.body)
-            )
-        }
-    }
-    line
+    });
+    output::with_body(&head, &letter.body)
 }
 
 fn as_text(letter: &DeadLetter) -> String {

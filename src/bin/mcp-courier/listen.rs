@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base64::Engine as _;
 use mcp_courier::{CancellationToken, Delivery, NotificationSink, SinkError};
-use serde_json::json;
-use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
 use crate::args::{Listen, Server};
-use crate::output::{FAILED, Failure};
+use crate::output::{self, FAILED, Failure};
 use crate::signals;
 use crate::writer::Writer;
 
@@ -128,36 +125,18 @@ impl Printer {
     }
 }
 
-/// `{"session","id","attempt","notification"}`, the notification with its own bytes. A body that is not JSON stands
-/// in `body_base64` instead.
+/// `{"session","id","attempt","notification"}`.
 fn line_of(delivery: &Delivery) -> String {
-    let (session, id) = (delivery.session.as_str(), delivery.id.as_str());
-    // White space between tokens is the only place of a line break in JSON.
-    let text = std::str::from_utf8(delivery.body()).ok().map(|text| text.replace(['\n', '\r'], " "));
-    let raw = text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());
-    let line = match raw {
-        Some(notification) => serde_json::to_string(&Line {
-            session,
-            id,
-            attempt: delivery.attempt,
-            notification: &notification,
-        }),
-        None => {
-            let body = base64::engine::general_purpose::STANDARD.encode(delivery.body());
-            serde_json::to_string(
-                &json!({ "session": session, "id": id, "attempt": delivery.attempt, "body_base64": body }),
-            )
-        }
-    };
-    line.unwrap_or_default()
+    let head =
+        Head { session: delivery.session.as_str(), id: delivery.id.as_str(), attempt: delivery.attempt };
+    output::with_body(&head, delivery.body())
 }
 
 #[derive(serde::Serialize)]
-struct Line<'a> {
+struct Head<'a> {
     session: &'a str,
     id: &'a str,
     attempt: u32,
-    notification: &'a RawValue,
 }
 
 /// Runs the command with the line on its stdin; its end with 0 is the delivery.

@@ -3,8 +3,10 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use base64::Engine as _;
 use mcp_courier::Error;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 /// It was not done.
 pub const FAILED: u8 = 1;
@@ -79,6 +81,24 @@ pub fn line(text: &str) -> io::Result<()> {
 /// One JSON object on a line of stdout, flushed.
 pub fn json(value: &impl Serialize) -> io::Result<()> {
     line(&serde_json::to_string(value).map_err(io::Error::other)?)
+}
+
+/// A JSON object on one line, `head` with the body as its last member: in `notification` with its own bytes, not parsed
+/// into a value and written again; in `body_base64` when it is not JSON.
+pub fn with_body(head: &impl Serialize, body: &[u8]) -> String {
+    let mut line = serde_json::to_string(head).unwrap_or_default();
+    line.pop();
+    // White space between tokens is the only place of a line break in JSON.
+    let text = std::str::from_utf8(body).ok().map(|text| text.replace(['\n', '\r'], " "));
+    match text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok()) {
+        Some(raw) => line + &format!(",\"notification\":{raw}}}"),
+        None => {
+            line + &format!(
+                ",\"body_base64\":\"{}\"}}",
+                base64::engine::general_purpose::STANDARD.encode(body)
+            )
+        }
+    }
 }
 
 /// Logs go to stderr: what is wrong, and more when asked for.

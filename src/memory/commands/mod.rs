@@ -21,17 +21,12 @@ type Args<'a> = [&'a [u8]];
 /// writes it).
 type Command = (&'static str, i32, fn(&mut Store, &Args<'_>) -> Outcome);
 
-static COMMANDS: LazyLock<HashMap<&'static [u8], Command>> = LazyLock::new(|| {
-    let areas = [
-        server::COMMANDS,
-        keys::COMMANDS,
-        strings::COMMANDS,
-        lists::COMMANDS,
-        hashes::COMMANDS,
-        zsets::COMMANDS,
-    ];
-    areas.into_iter().flatten().map(|command| (command.0.as_bytes(), *command)).collect()
-});
+/// Every area's commands.
+const AREAS: [&[Command]; 6] =
+    [server::COMMANDS, keys::COMMANDS, strings::COMMANDS, lists::COMMANDS, hashes::COMMANDS, zsets::COMMANDS];
+
+static COMMANDS: LazyLock<HashMap<&'static [u8], Command>> =
+    LazyLock::new(|| AREAS.into_iter().flatten().map(|command| (command.0.as_bytes(), *command)).collect());
 
 /// Longest command name.
 const MAX_NAME: usize = 20;
@@ -149,15 +144,7 @@ mod tests {
 
     #[test]
     fn every_name_fits_and_is_there_once() {
-        let areas = [
-            server::COMMANDS,
-            keys::COMMANDS,
-            strings::COMMANDS,
-            lists::COMMANDS,
-            hashes::COMMANDS,
-            zsets::COMMANDS,
-        ];
-        assert_eq!(areas.iter().map(|area| area.len()).sum::<usize>(), COMMANDS.len());
+        assert_eq!(AREAS.iter().map(|area| area.len()).sum::<usize>(), COMMANDS.len());
         assert!(COMMANDS.keys().all(|name| name.len() <= MAX_NAME && name.is_ascii()));
     }
 }

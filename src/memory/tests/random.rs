@@ -1,6 +1,6 @@
 //! Random commands to the engine and to a real server; replies and state compared.
 
-use super::support::{Pair, Wire};
+use super::support::{Pair, Wire, seeded};
 use fastrand::Rng;
 
 const ROUNDS: usize = 200;
@@ -127,12 +127,7 @@ fn show(request: &Request) -> String {
 #[tokio::test]
 async fn random_commands_give_the_same_replies_and_leave_the_same_state() {
     let Some(mut pair) = Pair::start(3).await else { return };
-    let seed = std::env::var("TEST_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..));
-    println!("TEST_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
+    let (seed, mut rng) = seeded();
     for _ in 0..ROUNDS {
         let mut requests: Vec<Request> = (0..BATCH).map(|_| request(&mut rng)).collect();
         for key in 0..12 {

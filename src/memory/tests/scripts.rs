@@ -4,7 +4,7 @@
 //! Both run by one clock, held in a key and moved by the test, so that every time in a reply or a record is the same on
 //! both sides to the millisecond.
 
-use super::support::{Pair, Raw, Wire};
+use super::support::{Pair, Raw, Wire, seeded};
 use crate::script::Script;
 use fastrand::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -368,12 +368,7 @@ async fn heard(listener: &mut Raw) -> Vec<Wire> {
 #[tokio::test]
 async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state() {
     let Some(mut pair) = Pair::start(3).await else { return };
-    let seed = std::env::var("TEST_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| fastrand::u64(..));
-    println!("TEST_SEED={seed}");
-    let mut rng = Rng::with_seed(seed);
+    let (seed, mut rng) = seeded();
 
     let mut scripts = Vec::new();
     for script in crate::script::all() {

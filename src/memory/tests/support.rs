@@ -214,3 +214,11 @@ impl Pair {
         (ours != theirs).then(|| format!("{}\n  ours   {ours:?}\n  theirs {theirs:?}\n", shown.join(" ")))
     }
 }
+
+/// Random numbers from `TEST_SEED`, or from a new seed that is printed: that replays a run.
+pub(crate) fn seeded() -> (u64, fastrand::Rng) {
+    let given = std::env::var("TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    println!("TEST_SEED={seed}");
+    (seed, fastrand::Rng::with_seed(seed))
+}
