@@ -16,6 +16,7 @@ mod resync;
 mod runner;
 mod sessions;
 mod shutdown;
+mod signals;
 mod sweeper;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,9 @@ use self::runner::{Runner, Start};
 pub use self::sessions::Ended;
 use self::sessions::{Active, Sessions, Slot};
 pub use self::shutdown::Drained;
+use self::signals::Signals;
+#[allow(unused_imports)]
+pub(crate) use self::signals::{Listening, Signal};
 use crate::connection::Link;
 use crate::core::Core;
 use crate::delivery::{AnySink, is_closed};
@@ -56,6 +60,7 @@ pub(crate) struct Engine {
     /// Ends the background roles, at the latest with the courier.
     serving: CancellationToken,
     calls: Calls,
+    signals: Arc<Signals>,
 }
 
 impl Engine {
@@ -72,12 +77,13 @@ impl Engine {
             owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),
             calls: Calls::new(&core),
+            signals: Arc::default(),
             core,
         })
     }
 
     /// Opens the bell connection and starts the background roles, once. A process that only pushes never does.
-    async fn start(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn start(self: &Arc<Self>) -> Result<()> {
         self.bell
             .get_or_try_init(|| async {
                 let engine: Weak<Self> = Arc::downgrade(self);
@@ -224,7 +230,8 @@ impl Engine {
         }
     }
 
-    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, or `?<sid>` from a sweep.
+    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, `?<sid>` from a sweep, or
+    /// `@<name> <payload>` for whoever listens to a name.
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
             let beat = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok());
@@ -233,6 +240,9 @@ impl Engine {
                 add(&self.core.counters.heartbeats, 1);
             }
             return;
+        }
+        if let Some(frame) = payload.strip_prefix(b"@") {
+            return self.signals.ring(frame);
         }
         if let Some(sid) = payload.strip_prefix(b"?") {
             if let Ok(sid) = std::str::from_utf8(sid) {
@@ -246,6 +256,18 @@ impl Engine {
         if self.wake(&Sid::encoded(sid), record.map_or(Start::Fetch, Start::Record)) {
             add(&self.core.counters.doorbells, 1);
         }
+    }
+
+    /// Listens to a name in this process's inbox, from the next frame on. Opens the bell connection when it is the first
+    /// to need it.
+    #[allow(dead_code)]
+    pub(crate) async fn listen(
+        self: &Arc<Self>,
+        name: &str,
+        hear: impl Fn(Signal<'_>) + Send + Sync + 'static,
+    ) -> Result<Listening> {
+        self.start().await?;
+        Ok(self.signals.listen(name, hear))
     }
 
     /// Gives a session something to do; a busy one looks again by itself when it is done. False when the session is

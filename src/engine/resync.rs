@@ -24,6 +24,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
         };
         if up > seen {
             let Some(engine) = engine.upgrade() else { return };
+            engine.signals.look_again();
             match resync(&engine).await {
                 Ok(found) => {
                     seen = up;
