@@ -95,7 +95,7 @@ impl Bench {
     pub fn plan(&self) -> Plan {
         use Scenario::{Bodies, Claim, Doorbell, Drain, Idle, Latency, Memory, Resync, Throughput};
         let all = || vec![Latency, Throughput, Drain, Bodies, Idle, Memory, Claim, Resync, Doorbell];
-        let only = if self.targets {
+        let only = if self.targets && self.report.is_none() {
             vec![Latency, Throughput, Drain, Idle, Claim, Resync, Doorbell]
         } else if self.only.is_empty() {
             all()
@@ -128,6 +128,13 @@ impl Bench {
 impl Plan {
     pub fn has(&self, scenario: Scenario) -> bool {
         self.only.contains(&scenario)
+    }
+
+    /// The numbers whose comparison shows what growth costs: 1,000 and the most, where both are measured.
+    pub fn grows(&self) -> (u32, u32) {
+        let most = self.most_sessions();
+        let from = if self.sessions.contains(&1000) { 1000 } else { 1 };
+        (from, most)
     }
 
     pub fn most_sessions(&self) -> u32 {

@@ -54,7 +54,7 @@ pub async fn pushers<S: System>(
     let ledger = system.ledger();
     ledger.take_latencies()?;
     ledger.forget_signals();
-    let before = ledger.sent();
+    let (before, again) = (ledger.sent(), ledger.again());
     let shares: Vec<_> = (0..pushers).map(|p| system.share(p, pushers)).collect();
     let meter = Meter::start(target).await;
     let start = Instant::now();
@@ -92,6 +92,10 @@ pub async fn pushers<S: System>(
     let mut measures = Measures::new();
     meter.per_message(target, messages, &mut measures).await;
     measures.insert("per_second".to_owned(), messages as f64 / seconds);
+    // At least once is the promise; how often it was more than once is worth knowing.
+    if ledger.again() > again {
+        measures.insert("redelivered".to_owned(), (ledger.again() - again) as f64);
+    }
     percentiles(&ledger.take_latencies()?, &mut measures);
     Ok(measures)
 }
