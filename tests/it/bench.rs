@@ -30,7 +30,7 @@ async fn program(test: &str) -> Option<String> {
 
 #[tokio::test]
 async fn a_run_in_memory_measures_what_it_can_and_loses_nothing() {
-    let output = run(&["bench", "--quick", "--json", "--url", "memory://", "--dedupe", "0s"], "").await;
+    let output = run(&["bench", "--quick", "--json", "--url", "memory://"], "").await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = rows(&String::from_utf8_lossy(&output.stdout));
     for scenario in ["latency", "throughput", "drain", "bodies", "claim"] {
@@ -43,11 +43,12 @@ async fn a_run_in_memory_measures_what_it_can_and_loses_nothing() {
 #[tokio::test]
 async fn a_run_on_a_foreign_server_leaves_no_key() {
     let Some(t) = with_server("bench_foreign").await else { return };
-    let args = t.command(&["bench", "--quick", "--only", "latency,throughput,drain,idle,memory,resync"]);
+    let args =
+        t.command(&["bench", "--quick", "--only", "latency,throughput,drain,idle,memory,resync,reclaim"]);
     let output = run(&args, "").await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = rows(&String::from_utf8_lossy(&output.stdout));
-    for scenario in ["latency", "throughput", "drain", "idle", "memory", "resync"] {
+    for scenario in ["latency", "throughput", "drain", "idle", "memory", "resync", "reclaim"] {
         assert!(scenarios(&rows, "courier").contains(scenario), "no {scenario}");
     }
     let latency = rows.iter().find(|r| r["scenario"] == "latency" && r["system"] == "courier");
@@ -85,6 +86,9 @@ async fn a_run_on_its_own_server_writes_the_report_and_counts_two_connections() 
             rows.iter().find(|r| r["scenario"] == scenario && r["system"] == "courier").expect(scenario);
         assert_eq!(row["values"]["connections"]["max"], 2.0, "{row}");
     }
+    let idle = rows.iter().find(|r| r["scenario"] == "idle" && r["system"] == "courier").expect("idle");
+    assert_eq!(idle["values"]["connections_after_load"]["max"], 2.0, "{idle}");
+    assert_eq!(idle["values"]["producer_connections"]["max"], 1.0, "{idle}");
     for scenario in ["doorbell-cut", "doorbell-unheard"] {
         let row = rows.iter().find(|r| r["scenario"] == scenario).expect(scenario);
         assert!(row["values"]["seconds"]["max"].as_f64().expect("seconds") < 10.0, "{row}");

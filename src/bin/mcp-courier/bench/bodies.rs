@@ -22,10 +22,10 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
         let row = |system| Row::new("bodies", system).pushers(pushers).body(body).waits_for(waits.word());
         let mut sides = Vec::new();
         if let Some(lists) = &lists {
-            let run = || load::pushers(target, lists, many, body, waits, plan.load);
+            let run = || load::pushers(target, lists, many, body, waits, plan);
             sides.push(Side::new(row("brpop"), run));
         }
-        let run = || load::pushers(target, &stage, many, body, waits, plan.load);
+        let run = || load::pushers(target, &stage, many, body, waits, plan);
         sides.push(Side::new(row(OURS).sessions(stage.sessions.len() as u32), run));
         interleave(&format!("bodies of {body} bytes"), plan.rounds, &mut sides).await?;
         results.add_all(rows(&sides))?;

@@ -3,12 +3,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mcp_courier::{Courier, Push};
 
 use super::Results;
 use super::args::{Plan, Scenario};
+use super::ledger::PATIENCE;
 use super::load::System as _;
 use super::measures::Measures;
 use super::process;
@@ -22,23 +23,33 @@ use crate::output::Failure;
 const PENDING: usize = 100;
 
 pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<(), Failure> {
+    if !target.has_raw() {
+        eprintln!("resync, reclaim, doorbell: left out, memory:// has no connections to cut");
+        return Ok(());
+    }
     let (resync, doorbell) = (plan.has(Scenario::Resync), plan.has(Scenario::Doorbell));
     let sessions = plan.most_sessions();
     // Connected before the stage, so that its connection is not taken for the subscriber's.
     let mute = if doorbell { mute_producer(target, plan).await? } else { None };
     eprintln!("claiming {sessions} sessions");
     let stage = Stage::new(target, "faults", sessions, plan.dedupe).await?;
-    if target.has_raw() && lines(target, &stage).await?.is_empty() {
+    if lines(target, &stage).await?.is_empty() {
         eprintln!("resync and doorbell: left out, this system does not say which connections are ours");
         return Ok(());
     }
-    if resync && target.has_raw() {
+    if resync {
         let row = Row::new("resync", OURS).sessions(sessions);
         let mut sides = [Side::new(row, || cut_all(target, &stage))];
         interleave("resync", plan.rounds, &mut sides).await?;
         results.add_all(rows(&sides))?;
     }
-    if doorbell && target.has_raw() {
+    if plan.has(Scenario::Reclaim) {
+        let row = Row::new("reclaim", OURS).sessions(sessions);
+        let mut sides = [Side::new(row, || lose_owners(target, &stage))];
+        interleave("reclaim", plan.rounds, &mut sides).await?;
+        results.add_all(rows(&sides))?;
+    }
+    if doorbell {
         let row = |what| Row::new(what, OURS).sessions(sessions);
         let mut sides = vec![Side::new(row("doorbell-cut"), || cut_bell(target, &stage))];
         if let Some(mute) = &mute {
@@ -89,6 +100,34 @@ async fn cut_all(target: &Target, stage: &Arc<Stage>) -> Result<Measures, Failur
     Ok(measured.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
+/// Removes everything that stands in Redis, as a server does that comes back empty (all messages were acked before):
+/// until every session has its owner again. `claim_seconds` is from the first to the last; before that passes up to one
+/// heartbeat, which notices.
+async fn lose_owners(target: &Target, stage: &Arc<Stage>) -> Result<Measures, Failure> {
+    stage.settle().await?;
+    let all = stage.sessions.len() as u64;
+    target.clean(&format!("{}:{}", target.root, stage.name)).await?;
+    let (start, mut first) = (Instant::now(), None);
+    loop {
+        let owned = stage.producer.overview(0).await?.owned;
+        if owned > 0 {
+            first.get_or_insert_with(Instant::now);
+        }
+        if owned == all {
+            break;
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Failure::failed(format!("reclaim: {owned} of {all} sessions have an owner")));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let claiming = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
+    // They are served, and not only owned.
+    one(&stage.producer, stage).await?;
+    let measured = [("seconds", start.elapsed().as_secs_f64()), ("claim_seconds", claiming)];
+    Ok(measured.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
 /// Kills the connection that hears doorbells and pushes at once.
 async fn cut_bell(target: &Target, stage: &Arc<Stage>) -> Result<Measures, Failure> {
     steady(target, stage).await?;
@@ -124,7 +163,7 @@ async fn steady(target: &Target, stage: &Stage) -> Result<(), Failure> {
         } else if since.elapsed().as_millis() > 2200 {
             return Ok(());
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Err(Failure::failed(format!("the subscriber has {} connections, not 2", known.len())))
 }

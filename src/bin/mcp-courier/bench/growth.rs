@@ -29,7 +29,7 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
     for stage in &stages {
         let row = Row::new("throughput", OURS).pushers(pushers).body(plan.body);
         let row = row.sessions(stage.sessions.len() as u32).waits_for(Waits::Delivery.word());
-        let run = || load::pushers(target, stage, pushers as usize, plan.body, Waits::Delivery, plan.load);
+        let run = || load::pushers(target, stage, pushers as usize, plan.body, Waits::Delivery, plan);
         sides.push(Side::new(row, run));
     }
     interleave("growth, throughput", plan.rounds, &mut sides).await?;

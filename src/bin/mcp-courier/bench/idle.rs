@@ -1,5 +1,6 @@
 //! A process with many sessions and nothing to do: what it costs in CPU, memory, connections, keys, channels and tasks.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use mcp_courier::Push;
@@ -66,10 +67,14 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
         watched.extend(sample.clone());
         samples.push(watched);
     }
+    let (producer, connections) = alive(target, &prefix, &mut node, sessions).await?;
+    for sample in &mut samples {
+        sample.extend(producer.map(|n| ("producer_connections".to_owned(), n)));
+        sample.extend(connections.map(|n| ("connections_after_load".to_owned(), n)));
+    }
+    node.end().await?;
     let row = Row::new("idle", OURS).sessions(sessions).filled(&samples);
-    results.add(row.net("redis_percent", "redis_net_percent", &samples, &empty))?;
-    alive(target, &prefix, &mut node, sessions).await?;
-    node.end().await
+    results.add(row.net("redis_percent", "redis_net_percent", &samples, &empty))
 }
 
 /// Percent of a core, here and in Redis, over a while.
@@ -101,18 +106,30 @@ async fn watch(target: &Target, mut node: Option<&mut Node>, time: Duration) -> 
 async fn footprint(target: &Target, prefix: &str, node: &Node) -> Result<Measures, Failure> {
     let mut measures = Measures::new();
     let ports = process::ports(node.pid());
-    if !ports.is_empty() {
-        let connected = target.connected().await?;
-        let ours = connected.iter().filter(|c| c.port.is_some_and(|p| ports.contains(&p))).count();
-        measures.insert("connections".to_owned(), ours as f64);
-    }
+    measures.extend(connections(target, &ports).await?.map(|n| ("connections".to_owned(), n)));
     measures.insert("keys".to_owned(), target.keys(prefix).await? as f64);
     measures.insert("channels".to_owned(), target.channels(prefix).await? as f64);
     Ok(measures)
 }
 
-/// It idled, and did not sleep: messages still arrive, all of them.
-async fn alive(target: &Target, prefix: &str, node: &mut Node, sessions: u32) -> Result<(), Failure> {
+/// How many of these local ports the server sees. Nothing where the system does not tell a process's ports.
+async fn connections(target: &Target, ports: &HashSet<u16>) -> Result<Option<f64>, Failure> {
+    if ports.is_empty() {
+        return Ok(None);
+    }
+    let connected = target.connected().await?;
+    Ok(Some(connected.iter().filter(|c| c.port.is_some_and(|p| ports.contains(&p))).count() as f64))
+}
+
+/// It idled, and did not sleep: messages still arrive, all of them. Answers the connections of the one who pushed, and of
+/// the process afterwards.
+async fn alive(
+    target: &Target,
+    prefix: &str,
+    node: &mut Node,
+    sessions: u32,
+) -> Result<(Option<f64>, Option<f64>), Failure> {
+    let others = process::ports(None);
     let producer = mcp_courier::Courier::builder().prefix(prefix).connect(target.url()).await?;
     for _ in 0..ALIVE {
         producer.push(Push::new(&stage::session(fastrand::u32(..sessions))?, b"x")).await?;
@@ -121,11 +138,13 @@ async fn alive(target: &Target, prefix: &str, node: &mut Node, sessions: u32) ->
     loop {
         let seen = node.report().await?;
         if seen.delivered == u64::from(ALIVE) && seen.acked == u64::from(ALIVE) {
-            return Ok(());
+            break;
         }
         if start.elapsed() > PATIENCE {
             return Err(Failure::failed(format!("idle: {} of {ALIVE} messages delivered", seen.delivered)));
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    let mine = process::ports(None).difference(&others).copied().collect();
+    Ok((connections(target, &mine).await?, connections(target, &process::ports(node.pid())).await?))
 }

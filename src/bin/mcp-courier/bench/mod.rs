@@ -6,6 +6,7 @@ mod args;
 mod bodies;
 mod brpop;
 mod claims;
+mod commands;
 mod drain;
 mod faults;
 mod growth;
@@ -158,7 +159,7 @@ async fn measure(target: &Target, plan: &Plan, results: &mut Results) -> Result<
     if plan.has(Scenario::Claim) {
         claims::run(target, plan, results).await?;
     }
-    if plan.has(Scenario::Resync) || plan.has(Scenario::Doorbell) {
+    if [Scenario::Resync, Scenario::Reclaim, Scenario::Doorbell].iter().any(|s| plan.has(*s)) {
         faults::run(target, plan, results).await?;
     }
     if plan.has(Scenario::Growth) {

@@ -126,6 +126,12 @@ impl Target {
         Some(Duration::from_secs_f64(seconds("used_cpu_user")? + seconds("used_cpu_sys")?))
     }
 
+    /// `INFO commandstats`.
+    pub async fn command_stats(&self) -> Option<String> {
+        self.has_raw().then_some(())?;
+        self.info("commandstats").await.ok()
+    }
+
     /// `used_memory`.
     pub async fn memory(&self) -> Option<u64> {
         self.has_raw().then_some(())?;

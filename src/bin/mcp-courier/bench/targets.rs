@@ -156,6 +156,12 @@ pub fn judge(rows: &[Row]) -> Vec<Judged> {
             value(ours("claim"), "takeover_seconds"),
         ),
         Judged::new(
+            "claim of all sessions whose owners were lost",
+            " s",
+            (AtMost, 1.0, 0.3),
+            value(ours("reclaim"), "claim_seconds"),
+        ),
+        Judged::new(
             "resync after both connections were cut",
             " s",
             (AtMost, 1.0, 0.3),

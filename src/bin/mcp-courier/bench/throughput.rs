@@ -24,18 +24,21 @@ pub async fn run(
         (plan.pushers[1], Waits::Delivery),
         (plan.pushers[1], Waits::Answer),
     ] {
+        if plan.judge_only && pushers == 1 {
+            continue;
+        }
         let many = pushers as usize;
         let row =
             |system| Row::new("throughput", system).pushers(pushers).body(plan.body).waits_for(waits.word());
         let lists = if target.has_raw() { Some(Lists::new(target, many).await?) } else { None };
         let mut sides = Vec::new();
         if let Some(lists) = &lists {
-            let run = || load::pushers(target, lists, many, plan.body, waits, plan.load);
+            let run = || load::pushers(target, lists, many, plan.body, waits, plan);
             sides.push(Side::new(row("brpop"), run));
         }
         for stage in stages {
             let row = row(OURS).sessions(stage.sessions.len() as u32);
-            let run = || load::pushers(target, stage, many, plan.body, waits, plan.load);
+            let run = || load::pushers(target, stage, many, plan.body, waits, plan);
             sides.push(Side::new(row, run));
         }
         // It sends its next request when it has the answer: to be compared with pushers that do the same.
