@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 10] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/delivery.md",
     "docs/failures.md",
+    "docs/performance.md",
+    "docs/performance/results.md",
     "docs/protocol.md",
     "docs/states.md",
     "lua/README.md",
