@@ -150,12 +150,6 @@ pub fn judge(rows: &[Row]) -> Vec<Judged> {
         ),
         Judged::new("claim of all sessions", " s", (AtMost, 1.0, 0.3), value(ours("claim"), "claim_seconds")),
         Judged::new(
-            "takeover of all sessions",
-            " s",
-            (AtMost, 1.0, 0.3),
-            value(ours("claim"), "takeover_seconds"),
-        ),
-        Judged::new(
             "claim of all sessions whose owners were lost",
             " s",
             (AtMost, 1.0, 0.3),
