@@ -113,7 +113,7 @@ pub fn judge(rows: &[Row]) -> Vec<Judged> {
             "throughput, 64 pushers, most sessions, against redis-benchmark",
             " x",
             (AtLeast, 0.7, 1.2),
-            ratio(find("lpush", &many), "per_second"),
+            ratio(find("lpush", &closed), "per_second"),
         ),
         Judged::new(
             "drain of preloaded sessions, against a consumer group",

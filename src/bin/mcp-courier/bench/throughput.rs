@@ -49,8 +49,8 @@ pub async fn run(
             let run = || load::pushers(target, lists, many, plan.body, waits, plan);
             sides.push(Side::new(row("brpop-pipelined"), run));
         }
-        // It sends its next request when it has the answer: to be compared with pushers that do the same.
-        let yardstick = waits == Waits::Answer && redis_benchmark::usable(target);
+        // As many requests on the way as we have messages, and nothing done with them.
+        let yardstick = many > 1 && redis_benchmark::usable(target);
         if yardstick {
             let row = Row::new("lpush", "redis-benchmark").pushers(pushers).body(plan.body);
             sides.push(Side::new(row, || redis_benchmark::run(target, plan)));
