@@ -55,6 +55,7 @@ mod prepared;
 mod push;
 mod record;
 mod registry;
+pub mod relay;
 mod script;
 mod server_info;
 mod stats;
@@ -70,7 +71,9 @@ pub use crate::dead_letters::{DeadLetter, DeadLetters};
 pub use crate::delivery::{Delivery, NotificationSink, SinkError};
 pub use crate::engine::{Drained, Ended};
 pub use crate::error::{Error, Result};
-pub use crate::ids::{MAX_MESSAGE_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, SessionId};
+pub use crate::ids::{
+    MAX_MESSAGE_ID_BYTES, MAX_REQUEST_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, RequestId, SessionId,
+};
 pub use crate::metrics::Metrics;
 pub use crate::notification::Notification;
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
