@@ -13,18 +13,34 @@ pub struct TaskRef {
     pub id: String,
     /// Whose task it is: only an answer of the same scope counts. `None` for an anonymous caller.
     pub scope: Option<String>,
+    pub(crate) created_at: Option<String>,
+    pub(crate) ttl_ms: Option<u64>,
 }
 
 impl TaskRef {
     /// A task of an anonymous caller.
     pub fn new(id: impl Into<String>) -> Self {
-        Self { id: id.into(), scope: None }
+        Self { id: id.into(), scope: None, created_at: None, ttl_ms: None }
     }
 
     /// A task of this caller. An empty scope is none.
     #[must_use]
     pub fn scope(mut self, scope: impl Into<String>) -> Self {
         self.scope = Some(scope.into()).filter(|scope| !scope.is_empty());
+        self
+    }
+
+    /// When the task was created, as RFC 3339, for the notification; without it the time of the question.
+    #[must_use]
+    pub fn created_at(mut self, at: impl Into<String>) -> Self {
+        self.created_at = Some(at.into());
+        self
+    }
+
+    /// The task's time to live in milliseconds, for the notification; without it `null`.
+    #[must_use]
+    pub fn ttl_ms(mut self, ttl: u64) -> Self {
+        self.ttl_ms = Some(ttl);
         self
     }
 }

@@ -25,6 +25,7 @@ mod observability;
 mod ownership;
 mod protocol;
 mod pushing;
+mod questions;
 mod races;
 mod restart;
 mod retry;
