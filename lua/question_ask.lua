@@ -3,7 +3,7 @@
 -- Asking the same thing again under the same id asks nothing twice. Decides everything first: a refused question has
 -- written nothing. The first write adds memory, so a full server refuses it whole (OOM).
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/enqueue.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/first.lua, lib/enqueue.lua
 -- KEYS[1]   q                LIST    the session's records, head = next
 -- KEYS[2]   s                HASH    encoded session id -> owner token
 -- KEYS[3]   w                ZSET    sessions with pending messages -> when to look again
@@ -57,11 +57,11 @@ redis.call('ZADD', eo, deadline, rid)
 -- Extended, never shortened: the index lives as long as the last of its questions may be answered.
 redis.call('PEXPIREAT', eo, math.max(deadline, tonumber(last[2] or '0')))
 
-local n, failed = enqueue(q, s, w, sid, record_build(now, deadline, 0, 0, id, '', '', '', '', body), deadline, now,
+local n = enqueue(q, s, w, sid, record_build(now, deadline, 0, 0, id, '', '', '', '', body), deadline, now,
   look_again_ms, inboxes, publish, handoff_bytes)
-if n == 0 then
+if type(n) == 'table' then
   redis.call('DEL', e)
   redis.call('ZREM', eo, rid)
-  return failed
+  return n
 end
 return { 'asked', n }

@@ -46,9 +46,10 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 22] {
+pub(crate) fn all() -> [&'static Script; 23] {
     [
         &push::PUSH,
+        &push::COALESCE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,
