@@ -7,7 +7,6 @@ mod ends;
 mod limits;
 mod many;
 mod races;
-mod scripts;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
