@@ -217,12 +217,12 @@ impl Call<'_> {
                 let (node, budget) = (self.one(&NODES), self.one(&["0", "20", "100000"]));
                 self.args(&[node, budget]);
                 for _ in 0..self.count() {
-                    self.question(true);
+                    self.question();
                 }
             }
             "question_answer" => {
                 self.keys(&["s"]);
-                self.question(true);
+                self.question();
                 let (scope, outcome) = (self.one(&["", "", "alice"]), self.one(&["accepted", "declined"]));
                 let (content, by) = (self.one(&["", "{\"a\":[]}"]), self.one(&["b1", "b2"]));
                 self.args(&[scope, outcome, content, by, INBOX, "PUBLISH"]);
@@ -236,7 +236,7 @@ impl Call<'_> {
                 let outcome = self.one(&["cancelled", "session_gone"]);
                 self.args(&[outcome, "why", token, INBOX, "PUBLISH"]);
                 for _ in 0..self.count() {
-                    self.question(true);
+                    self.question();
                 }
             }
             "question_get" => {
@@ -280,13 +280,11 @@ impl Call<'_> {
     }
 
     /// A question's keys, and its two names as arguments.
-    fn question(&mut self, named: bool) {
+    fn question(&mut self) {
         let sid = if self.rng.u8(..10) == 0 { self.one(&SIDS[6..]) } else { self.one(&SIDS[..6]) };
         let rid = self.one(&RIDS);
         self.keys(&[&format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
-        if named {
-            self.args(&[sid, rid]);
-        }
+        self.args(&[sid, rid]);
     }
 
     fn question_ask(&mut self) {

@@ -102,3 +102,16 @@ async fn a_dropped_wait_changes_nothing() {
     assert_eq!(soon(asked.wait()).await, Ok(Outcome::Declined));
     t.finish().await;
 }
+
+/// The question's state is lost with the server's: the worker does not wait for what nobody can answer.
+#[tokio::test]
+async fn a_question_that_is_lost_ends_its_wait() {
+    let t = Fixture::new("lost").await;
+    let courier = t.courier().await;
+    let s = session("s");
+    let waiting = asking(&courier, ask(&s, "q")).await;
+    let _: u64 = t.ask(&format!("DEL {}", t.key("e", "s:q"))).await;
+    let lost = soon(waiting).await.expect("no panic");
+    assert!(matches!(lost, Err(mcp_courier::Error::Invalid { what: "request id", .. })), "{lost:?}");
+    t.finish().await;
+}
