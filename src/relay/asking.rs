@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::handle::{question_of, trimmed};
 use super::hub::{Hearing, Hub};
 use super::sink::{Shared, Turn};
+use super::store::{question_of, trimmed};
 use super::{Answer, AskError, Asker, Outcome, Question, Refusal, schema};
-use crate::keys::{Sid, Spot};
+use crate::keys::Spot;
 use crate::script::{CloseArgs, Closed, Got};
-use crate::{Claim, Error, Result, SessionId};
+use crate::{Claim, Error, Result};
 
 /// So often a client may answer what does not fit before its question is over.
 const MAX_MISMATCHES: u32 = 3;
@@ -146,39 +145,34 @@ async fn close<A>(turn: &Turn<A>, question: &Question, end: Instant, why: &AskEr
 }
 
 /// Asks what an earlier owner of the session has announced and got no answer to.
-pub(super) async fn resume<A: Asker>(shared: Arc<Shared<A>>, session: SessionId, stop: CancellationToken) {
-    let hub = shared.hub.clone();
-    let sid = Sid::of(&session);
-    let looking = async {
+pub(super) async fn resume<A: Asker>(turn: Turn<A>) {
+    let hub = turn.shared.hub.clone();
+    let look = async {
         patiently(None, || hub.listen()).await?;
-        patiently(None, || hub.calls.lists.call(sid.clone())).await
-    };
-    let open = tokio::select! {
-        open = looking => open.unwrap_or_default(),
-        () = stop.cancelled() => return,
-    };
-    let mut later = Vec::new();
-    for spot in open {
-        let got = tokio::select! {
-            got = patiently(None, || hub.calls.gets.call((spot.clone(), false))) => got,
-            () = stop.cancelled() => return,
-        };
-        match got {
-            Some(Got::Open(stored)) if stored.told => start(&shared, &spot, question_of(&spot, stored).ok()),
-            Some(Got::Open(_) | Got::More) => later.push(spot),
-            _ => {}
+        let open = patiently(None, || hub.calls.lists.call(turn.spot.sid.clone())).await?;
+        let mut later = Vec::new();
+        for spot in open {
+            match patiently(None, || hub.calls.gets.call((spot.clone(), false))).await {
+                Some(Got::Open(stored)) if stored.told => {
+                    start(&turn.shared, &spot, question_of(&spot, stored).ok());
+                }
+                Some(Got::Open(_) | Got::More) => later.push(spot),
+                _ => {}
+            }
         }
-    }
-    if later.is_empty() {
-        return;
-    }
-    // Their announcements are still in the queue, or were dropped from it. Only these are left to ask here.
-    tokio::select! {
-        () = tokio::time::sleep(2 * hub.core.config.look_again) => {}
-        () = stop.cancelled() => return,
-    }
+        if later.is_empty() {
+            return None;
+        }
+        // Their announcements are still in the queue, or were dropped from it. Only these are left to ask here.
+        tokio::time::sleep(2 * hub.core.config.look_again).await;
+        Some(later)
+    };
+    let later = tokio::select! {
+        later = look => later.unwrap_or_default(),
+        () = turn.stop.cancelled() => return,
+    };
     for spot in later {
-        start(&shared, &spot, None);
+        start(&turn.shared, &spot, None);
     }
 }
 

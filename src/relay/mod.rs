@@ -20,6 +20,7 @@ mod notice;
 mod request;
 mod schema;
 mod sink;
+mod store;
 
 pub use answer::{Answer, AnswerError, Content, Outcome, Refusal};
 pub use ask::{Ask, TaskRef};

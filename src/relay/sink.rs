@@ -1,13 +1,13 @@
 //! A session's sink whose client can be asked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::asking;
-use super::handle::question_of;
 use super::hub::Hub;
+use super::store::question_of;
 use super::{Asker, notice};
 use crate::keys::{Sid, Spot};
 use crate::script::{CloseArgs, Got};
@@ -27,14 +27,22 @@ pub struct RelaySink<S, A> {
 pub(super) struct Shared<A> {
     pub(super) hub: Arc<Hub>,
     pub(super) asker: Arc<A>,
-    claims: Mutex<HashMap<Sid, Held>>,
+    /// One, unless the sink is shared by sessions: a list takes the least room for an idle session.
+    held: Mutex<Vec<Held>>,
 }
 
 /// A session that is served through this sink.
 struct Held {
-    claim: Claim,
-    /// Questions that its client is being asked.
-    asking: HashSet<Spot>,
+    sid: Sid,
+    epoch: u64,
+    /// Only while its client is asked something.
+    busy: Option<Box<Busy>>,
+}
+
+struct Busy {
+    /// What is being asked, by which turn.
+    turns: HashMap<Spot, u64>,
+    next: u64,
     /// Ends with the subscription: nobody is asked any more.
     stop: CancellationToken,
     _guard: DropGuard,
@@ -45,11 +53,12 @@ pub(super) struct Turn<A> {
     pub(super) shared: Arc<Shared<A>>,
     pub(super) spot: Spot,
     pub(super) stop: CancellationToken,
+    number: u64,
 }
 
 impl<S: NotificationSink, A: Asker> RelaySink<S, A> {
     pub(super) fn new(hub: Arc<Hub>, sink: S, asker: A) -> Self {
-        Self { sink, shared: Arc::new(Shared { hub, asker: Arc::new(asker), claims: Mutex::default() }) }
+        Self { sink, shared: Arc::new(Shared { hub, asker: Arc::new(asker), held: Mutex::default() }) }
     }
 
     /// A message that announces a question.
@@ -100,8 +109,8 @@ impl<S: NotificationSink, A: Asker> NotificationSink for RelaySink<S, A> {
 
     fn claimed(&self, claim: &Claim) {
         self.sink.claimed(claim);
-        if let Some(stop) = self.shared.hold(claim) {
-            tokio::spawn(asking::resume(self.shared.clone(), claim.session.clone(), stop));
+        if let Some(turn) = self.shared.hold(claim) {
+            tokio::spawn(asking::resume(turn));
         }
     }
 
@@ -119,51 +128,52 @@ impl<S: NotificationSink, A: Asker> NotificationSink for RelaySink<S, A> {
 }
 
 impl<A> Shared<A> {
-    fn claims(&self) -> MutexGuard<'_, HashMap<Sid, Held>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers the token that ends with the subscription.
-    fn hold(&self, claim: &Claim) -> Option<CancellationToken> {
-        let mut claims = self.claims();
+    /// The session is ours; answers the turn to look for what an earlier owner has asked.
+    fn hold(self: &Arc<Self>, claim: &Claim) -> Option<Turn<A>> {
         let sid = Sid::of(&claim.session);
-        match claims.get_mut(&sid) {
-            // Claimed once more: whoever is being asked is still asked here.
-            Some(held) if held.claim.epoch < claim.epoch => {
-                held.claim = claim.clone();
-                Some(held.stop.clone())
-            }
-            Some(_) => None,
-            None => {
-                let stop = self.hub.core.stop.child_token();
-                let guard = stop.clone().drop_guard();
-                let held =
-                    Held { claim: claim.clone(), asking: HashSet::new(), stop: stop.clone(), _guard: guard };
-                claims.insert(sid, held);
-                Some(stop)
+        {
+            let mut all = self.held();
+            match all.iter_mut().find(|held| held.sid == sid) {
+                // Claimed once more: who is being asked is still asked here.
+                Some(held) => held.epoch = held.epoch.max(claim.epoch),
+                None => {
+                    all.reserve_exact(1);
+                    all.push(Held { sid: sid.clone(), epoch: claim.epoch, busy: None });
+                }
             }
         }
+        // No question has an empty id.
+        self.turn(&Spot { sid, rid: "".into() })
     }
 
     fn let_go(&self, claim: &Claim) {
-        let mut claims = self.claims();
         let sid = Sid::of(&claim.session);
-        if claims.get(&sid).is_some_and(|held| held.claim.epoch <= claim.epoch) {
-            claims.remove(&sid);
-        }
+        self.held().retain(|held| held.sid != sid || held.epoch > claim.epoch);
     }
 
     /// Once for a question at a time, and only while the session is served.
     pub(super) fn turn(self: &Arc<Self>, spot: &Spot) -> Option<Turn<A>> {
-        let mut claims = self.claims();
-        let held = claims.get_mut(&spot.sid)?;
-        let stop = held.stop.clone();
-        held.asking.insert(spot.clone()).then(|| Turn { shared: self.clone(), spot: spot.clone(), stop })
+        let mut all = self.held();
+        let held = all.iter_mut().find(|held| held.sid == spot.sid)?;
+        let busy = held.busy.get_or_insert_with(|| {
+            let stop = self.hub.core.stop.child_token();
+            Box::new(Busy { turns: HashMap::new(), next: 0, _guard: stop.clone().drop_guard(), stop })
+        });
+        if busy.turns.contains_key(spot) {
+            return None;
+        }
+        busy.next += 1;
+        busy.turns.insert(spot.clone(), busy.next);
+        Some(Turn { shared: self.clone(), spot: spot.clone(), stop: busy.stop.clone(), number: busy.next })
     }
 
     /// The owner token of the session, as long as it is served.
     pub(super) fn token(&self, sid: &Sid) -> Option<String> {
-        let epoch = self.claims().get(sid)?.claim.epoch;
+        let epoch = self.held().iter().find(|held| held.sid == *sid)?.epoch;
         Some(format!("{}:{epoch}", self.hub.core.node))
     }
 
@@ -179,8 +189,18 @@ impl<A> Shared<A> {
 
 impl<A> Drop for Turn<A> {
     fn drop(&mut self) {
-        if let Some(held) = self.shared.claims().get_mut(&self.spot.sid) {
-            held.asking.remove(&self.spot);
+        // Of an earlier subscription: what is held now is none of its business.
+        if self.stop.is_cancelled() {
+            return;
+        }
+        let mut all = self.shared.held();
+        let Some(held) = all.iter_mut().find(|held| held.sid == self.spot.sid) else { return };
+        let Some(busy) = &mut held.busy else { return };
+        if busy.turns.get(&self.spot) == Some(&self.number) {
+            busy.turns.remove(&self.spot);
+        }
+        if busy.turns.is_empty() {
+            held.busy = None;
         }
     }
 }
