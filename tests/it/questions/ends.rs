@@ -1,10 +1,10 @@
 //! A session's end, and what only looks like one.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mcp_courier::CancellationToken;
 use mcp_courier::relay::{AskError, Outcome};
-use mcp_courier::{Delivery, Ended, NotificationSink, SinkError};
+use mcp_courier::{CancellationToken, Claim, Delivery, Ended, NotificationSink, SinkError};
 use serde_json::json;
 
 use super::{Client, accepted, ann, ask, asking, outcome, rid, soon};
@@ -217,5 +217,58 @@ async fn a_message_whose_id_looks_like_a_questions_is_delivered() {
     assert_eq!(sink.wait_for(1).await, ["plain"]);
     assert_eq!(client.asked(), []);
     courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
+/// What a sink hears beside its messages.
+#[derive(Clone, Default)]
+struct Listening(Arc<Mutex<Vec<String>>>);
+
+impl Listening {
+    fn heard(&self) -> Vec<String> {
+        self.0.lock().expect("not poisoned").clone()
+    }
+}
+
+impl NotificationSink for Listening {
+    async fn deliver(&self, _: Delivery) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn claimed(&self, claim: &Claim) {
+        assert!(claim.epoch > 0);
+        self.0.lock().expect("not poisoned").push(format!("{} claimed", claim.session));
+    }
+
+    fn ended(&self, claim: &Claim, why: Ended) {
+        self.0.lock().expect("not poisoned").push(format!("{} {why:?}", claim.session));
+    }
+}
+
+/// Through a relay's sink as well: once for the claim, once for the end, whoever ends it.
+#[tokio::test]
+async fn a_sink_hears_of_its_claim_and_once_of_its_end() {
+    let t = Fixture::new("hears").await;
+    let (one, two) = (t.courier().await, t.courier().await);
+    let s = session("s");
+    let (first, second, third) = (Listening::default(), Listening::default(), Listening::default());
+    let plain = serve(&one, &s, first.clone());
+    wait_until("claimed", Duration::from_secs(5), || async {
+        if first.heard().len() == 1 { Ok(()) } else { Err(format!("{:?}", first.heard())) }
+    })
+    .await;
+    // Replaced in the same process, while nothing runs for it.
+    let replaced = serve(&one, &s, one.relay().attach(second.clone(), Client::silent()));
+    assert_eq!(plain.ended().await, Ended::Superseded);
+    wait_until("claimed", Duration::from_secs(5), || async {
+        if second.heard().len() == 1 { Ok(()) } else { Err(format!("{:?}", second.heard())) }
+    })
+    .await;
+    two.subscribers().ensure_running(&s, Arc::new(third.clone())).await.expect("claimed");
+    assert_eq!(replaced.ended().await, Ended::Superseded);
+    two.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(first.heard(), ["s claimed", "s Superseded"]);
+    assert_eq!(second.heard(), ["s claimed", "s Superseded"]);
+    assert_eq!(third.heard(), ["s claimed", "s Stopped"]);
     t.finish().await;
 }
