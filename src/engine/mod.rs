@@ -39,7 +39,8 @@ use crate::core::Core;
 use crate::delivery::{AnySink, is_closed};
 use crate::keys::Sid;
 use crate::metrics::add;
-use crate::script::{self, ClaimMode};
+use crate::prepared::Prepared;
+use crate::script::{self, ClaimMode, PushReply};
 use crate::{Error, Health, Result, SessionId};
 
 pub(crate) struct Engine {
@@ -256,6 +257,11 @@ impl Engine {
         if self.wake(sid, record.map_or(Start::Fetch, Start::Record)) {
             add(&self.core.counters.doorbells, 1);
         }
+    }
+
+    /// One try of a push, together with whatever else is pushed at the moment.
+    pub(crate) async fn push(&self, prepared: Arc<Prepared>) -> Result<PushReply> {
+        self.calls.pushes.call(prepared).await
     }
 
     /// Listens to a name in this process's inbox, from the next frame on. Opens the bell connection when it is the first

@@ -24,7 +24,7 @@ pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use heartbeat::heartbeat;
 pub(crate) use pop::{Next, PopItem, pop};
-pub(crate) use push::{PushArgs, PushReply, push, push_many};
+pub(crate) use push::{PushArgs, PushReply, push};
 pub(crate) use question::{
     AnswerArgs, AnswerReply, AskArgs, AskReply, CloseArgs, Closed, Got, Stored, Waited, question_answer,
     question_ask, question_close, question_get, question_list, question_wait,
