@@ -53,7 +53,6 @@ impl Clock {
 
 impl Core {
     /// The keys of the partition that an id (a session, a task, a question) belongs to.
-    #[allow(dead_code)]
     pub(crate) fn keys_of(&self, _id: &str) -> &Keys {
         &self.keys
     }

@@ -14,6 +14,7 @@ use crate::engine::{Drained, Engine};
 use crate::keys::Keys;
 use crate::metrics::{Counters, Metrics, add};
 use crate::prepared::Prepared;
+use crate::relay::Hub;
 use crate::script;
 use crate::server_info;
 use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
@@ -27,6 +28,7 @@ use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, Subsc
 pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) hub: Arc<Hub>,
     _guard: Arc<DropGuard>,
 }
 
@@ -78,7 +80,8 @@ impl Courier {
         // A missing right shows here, by name, and not at the first message.
         script::overview(&core.cmd, &core.keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
-        Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
+        let engine = Engine::new(core.clone());
+        Ok(Self { hub: Hub::new(core.clone(), &engine), engine, core, _guard: Arc::new(guard) })
     }
 
     /// Queues a notification for a session, with the default time to live.

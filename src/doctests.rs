@@ -9,6 +9,7 @@ macro_rules! pages {
 pages! {
     Readme: "README.md",
     Delivery: "docs/delivery.md",
+    Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",

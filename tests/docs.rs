@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/delivery.md",
+    "docs/elicitation.md",
     "docs/failures.md",
     "docs/performance.md",
     "docs/performance/results.md",
@@ -68,9 +69,12 @@ fn every_named_test_exists() {
     let mut named = 0;
     for page in PAGES {
         for word in code_words(&read(page)) {
-            let Some((module, test)) = word.split_once("::") else { continue };
-            let name = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if module.is_empty() || !name(module) || !name(test) {
+            let Some((module, test)) = word.rsplit_once("::") else { continue };
+            let module = module.replace("::", "/");
+            let name = |s: &str| {
+                s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'/'))
+            };
+            if module.is_empty() || !name(&module) || !name(test) {
                 continue;
             }
             let file = format!("tests/it/{module}.rs");
@@ -87,16 +91,18 @@ fn every_named_test_exists() {
 
 #[test]
 fn every_row_of_promises_names_a_test() {
-    let page = read("docs/delivery.md");
-    let rows: Vec<&str> = page
-        .lines()
-        .skip_while(|l| !l.starts_with("| promise | test |"))
-        .skip(2)
-        .take_while(|l| l.starts_with('|'))
-        .collect();
-    assert!(rows.len() > 20);
-    for row in rows {
-        assert!(row.contains("::"), "a promise without a test: {row}");
+    for page in ["docs/delivery.md", "docs/elicitation.md"] {
+        let text = read(page);
+        let rows: Vec<&str> = text
+            .lines()
+            .skip_while(|l| !l.starts_with("| promise | test |"))
+            .skip(2)
+            .take_while(|l| l.starts_with('|'))
+            .collect();
+        assert!(rows.len() > 20, "{page}");
+        for row in rows {
+            assert!(row.contains("::"), "{page}: a promise without a test: {row}");
+        }
     }
 }
 

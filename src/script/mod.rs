@@ -11,6 +11,7 @@ mod dead;
 mod heartbeat;
 mod pop;
 mod push;
+mod question;
 mod release;
 mod reply;
 mod requeue;
@@ -24,6 +25,10 @@ pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use heartbeat::heartbeat;
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push};
+pub(crate) use question::{
+    AnswerArgs, AnswerReply, AskArgs, AskReply, CloseArgs, Closed, Got, Stored, Waited, question_answer,
+    question_ask, question_close, question_get, question_list, question_wait,
+};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
@@ -41,7 +46,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 17] {
+pub(crate) fn all() -> [&'static Script; 23] {
     [
         &push::PUSH,
         &push::COALESCE,
@@ -60,5 +65,11 @@ pub(crate) fn all() -> [&'static Script; 17] {
         &dead::DEAD_LIST,
         &dead::DEAD_REQUEUE,
         &dead::DEAD_PURGE,
+        &question::ASK,
+        &question::WAIT,
+        &question::ANSWER,
+        &question::CLOSE,
+        &question::GET,
+        &question::LIST,
     ]
 }

@@ -70,6 +70,14 @@ impl Fields {
         }
     }
 
+    /// Bytes as they are stored.
+    pub(crate) fn bytes(&mut self) -> Result<Bytes> {
+        match self.next()? {
+            Value::BulkString(b) => Ok(Bytes::from(b)),
+            other => Err(unexpected(self.script, &other)),
+        }
+    }
+
     pub(crate) fn array(&mut self) -> Result<Self> {
         let inner = self.next()?;
         Self::of(self.script, inner)

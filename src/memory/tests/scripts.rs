@@ -15,6 +15,8 @@ const START_MS: u64 = 4_000_000_000_000;
 const NODES: [&str; 3] = ["na", "nb", "nc"];
 /// The last two have a foreign type in the way, one at its records, one at its dead letters.
 const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", "foreign-dead"];
+/// Questions of a session.
+const RIDS: [&str; 4] = ["r0", "r1", "r2", "%7B"];
 const INBOX: &str = "ib:";
 
 /// What a script reads of the servers' clocks, and from where it reads it here.
@@ -209,6 +211,50 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            "question_ask" => self.question_ask(),
+            "question_wait" => {
+                self.keys(&["s", "n"]);
+                let (node, budget) = (self.one(&NODES), self.one(&["0", "20", "100000"]));
+                self.args(&[node, budget]);
+                for _ in 0..self.count() {
+                    self.question();
+                }
+            }
+            "question_answer" => {
+                self.keys(&["s"]);
+                self.question();
+                let (scope, outcome) = (self.one(&["", "", "alice"]), self.one(&["accepted", "declined"]));
+                let (content, by) = (self.one(&["", "{\"a\":[]}"]), self.one(&["b1", "b2"]));
+                self.args(&[scope, outcome, content, by, INBOX, "PUBLISH"]);
+            }
+            "question_close" => {
+                self.keys(&["s"]);
+                let sid = self.one(&SIDS[..6]);
+                let node = self.owner(sid);
+                let token = format!("{node}:{}", self.epoch(node, sid));
+                let token = if self.rng.bool() { "" } else { &token };
+                let outcome = self.one(&["cancelled", "session_gone"]);
+                self.args(&[outcome, "why", token, INBOX, "PUBLISH"]);
+                for _ in 0..self.count() {
+                    self.question();
+                }
+            }
+            "question_get" => {
+                let (tell, budget) = (self.one(&["yes", "no"]), self.one(&["0", "20", "100000"]));
+                self.args(&[tell, budget]);
+                for _ in 0..self.count() {
+                    let (sid, rid) = (self.one(&SIDS), self.one(&RIDS));
+                    self.keys(&[&format!("e:{sid}:{rid}")]);
+                }
+            }
+            "question_list" => {
+                let (offset, limit) = (self.one(&["0", "1"]), self.one(&["0", "2", "100"]));
+                self.args(&[offset, limit]);
+                for _ in 0..self.count() {
+                    let sid = self.one(&SIDS);
+                    self.keys(&[&format!("eo:{sid}")]);
+                }
+            }
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -243,6 +289,30 @@ impl Call<'_> {
         let (dedupe, max) = (self.one(&["0", "0", "1000000"]), self.one(&["3", "12", "1000"]));
         let (policy, trace) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "00-trace-01"]));
         self.args(&[ttl, dedupe, bit, max, policy, trace]);
+    }
+
+    /// A question's keys, and its two names as arguments.
+    fn question(&mut self) {
+        let sid = if self.rng.u8(..10) == 0 { self.one(&SIDS[6..]) } else { self.one(&SIDS[..6]) };
+        let rid = self.one(&RIDS);
+        self.keys(&[&format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        self.args(&[sid, rid]);
+    }
+
+    fn question_ask(&mut self) {
+        let sid = self.session(false);
+        let rid = self.one(&RIDS);
+        self.keys(&["s", "w", &format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        self.args(&[sid, rid, &format!("ask:{rid}")]);
+        let body = self.bytes();
+        self.args.push(body);
+        let (timeout, grace) = (self.one(&["1", "3000", "600000"]), self.one(&["0", "10000"]));
+        let (max, kind) = (self.one(&["3", "1000"]), self.one(&["elicitation", "roots"]));
+        let (request, scope, node) =
+            (self.one(&["{}", "{\"a\":[]}"]), self.one(&["", "", "alice"]), self.one(&NODES));
+        self.args(&[timeout, grace, "1000000", max, kind, request, "t", scope, node]);
+        let handoff = self.one(&["100", "16384"]);
+        self.args(&["2000", INBOX, "PUBLISH", handoff]);
     }
 
     fn limits(&mut self) {
@@ -409,7 +479,12 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         );
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
-    for foreign in ["SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+    for foreign in [
+        "SET {0}:q:foreign x",
+        "HSET {0}:dead:foreign-dead f v",
+        "SET {0}:e:foreign-dead:r0 x",
+        "SET {0}:eo:foreign x",
+    ] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
 
@@ -472,6 +547,29 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "dead_requeue requeued",
         "dead_requeue full",
         "dead_list -WRONGTYPE",
+        "question_ask asked",
+        "question_ask known",
+        "question_ask other",
+        "question_ask full",
+        "question_ask -WRONGTYPE",
+        "question_wait open",
+        "question_wait done",
+        "question_wait more",
+        "question_wait unknown",
+        "question_wait error",
+        "question_answer answered",
+        "question_answer second",
+        "question_answer late",
+        "question_answer closed",
+        "question_answer scope",
+        "question_answer unknown",
+        "question_close closed",
+        "question_close done",
+        "question_close fenced",
+        "question_close error",
+        "question_get open",
+        "question_get done",
+        "question_get error",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }
