@@ -56,6 +56,8 @@ mod push;
 mod record;
 mod registry;
 mod script;
+#[cfg(feature = "encryption")]
+mod seal;
 mod server_info;
 mod stats;
 mod subscriber;
@@ -75,5 +77,7 @@ pub use crate::metrics::Metrics;
 pub use crate::notification::Notification;
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
 pub use crate::registry::SubscriberRegistry;
+#[cfg(feature = "encryption")]
+pub use crate::seal::{KeyRing, SealError};
 pub use crate::server_info::ServerInfo;
 pub use crate::stats::{Health, Node, Overview, SessionStats};
