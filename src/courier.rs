@@ -26,6 +26,7 @@ use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, Subsc
 pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) watching: Arc<crate::tasks::Watching>,
     _guard: Arc<DropGuard>,
 }
 
@@ -76,7 +77,12 @@ impl Courier {
         // A missing right shows here, by name, and not at the first message.
         script::overview(&core.cmd, &core.keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
-        Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
+        Ok(Self {
+            engine: Engine::new(core.clone()),
+            core,
+            watching: Arc::default(),
+            _guard: Arc::new(guard),
+        })
     }
 
     /// Queues a notification for a session, with the default time to live.

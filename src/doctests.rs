@@ -12,4 +12,5 @@ pages! {
     Failures: "docs/failures.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
+    Tasks: "docs/tasks.md",
 }

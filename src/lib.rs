@@ -7,6 +7,7 @@
 //!   ([`Courier::subscriber_loop`]).
 //! - [`SubscriberRegistry`] serves many sessions in the background, over the same two connections.
 //! - [`NotificationSink`] is what you implement: how a message reaches your client.
+//! - [`Courier::tasks`] keeps MCP tasks that any worker runs and any replica answers for, see [`tasks`].
 //! - [`Error`] says what went wrong, and whether repeating helps.
 //! - [`DeadLetters`] keep what could not be delivered; [`Courier::stats`] and [`Courier::overview`] show the queues.
 //!
@@ -61,6 +62,7 @@ mod seal;
 mod server_info;
 mod stats;
 mod subscriber;
+pub mod tasks;
 
 pub use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -11,6 +11,7 @@ const PAGES: [&str; 8] = [
     "docs/failures.md",
     "docs/protocol.md",
     "docs/states.md",
+    "docs/tasks.md",
     "lua/README.md",
 ];
 

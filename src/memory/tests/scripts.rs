@@ -9,7 +9,7 @@ use crate::script::Script;
 use fastrand::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
-const CALLS: usize = 24_000;
+const CALLS: usize = 40_000;
 /// Unix milliseconds far off: no key of the test expires by the servers' own clocks.
 const START_MS: u64 = 4_000_000_000_000;
 const NODES: [&str; 3] = ["na", "nb", "nc"];
@@ -31,6 +31,9 @@ struct Model {
     found: Vec<(Vec<u8>, Vec<u8>)>,
     cursor: Vec<u8>,
     pushed: usize,
+    made: usize,
+    leases: BTreeMap<String, Vec<u8>>,
+    next: Vec<String>,
 }
 
 struct Call<'a> {
@@ -39,6 +42,7 @@ struct Call<'a> {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 impl Call<'_> {
@@ -207,6 +211,7 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            name if name.starts_with("task_") || name.starts_with("leg_") => self.tasks(name),
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -280,12 +285,205 @@ impl Call<'_> {
     }
 }
 
+/// The scripts of tasks.
+impl Call<'_> {
+    /// One of the newest tasks, or what is none, with its key.
+    fn task(&mut self) -> String {
+        let newest = self.model.made;
+        let address = match self.rng.u8(..20) {
+            0 => "unknown".to_owned(),
+            1 => "foreign".to_owned(),
+            _ => format!("t{}", self.rng.usize(newest.saturating_sub(5)..=newest)),
+        };
+        self.keys(&[&format!("t:{address}")]);
+        self.addresses.push(address.clone());
+        address
+    }
+
+    fn index(&mut self, idle: bool) {
+        self.keys(&["legs"]);
+        if idle {
+            self.keys(&["idle"]);
+        }
+    }
+
+    /// The token of its lease; now and then a wrong one.
+    fn lease(&mut self, address: &str) {
+        let known = self.model.leases.get(address).filter(|_| self.rng.u8(..10) > 0);
+        self.args.push(known.cloned().unwrap_or_else(|| b"na:1:1".to_vec()));
+    }
+
+    fn worker(&mut self) -> &'static str {
+        self.one(&["na:1", "na:2", "nb:1", "nc:9"])
+    }
+
+    /// Who asks, what it wants, and how others hear of it.
+    fn stand(&mut self) {
+        let (worker, want) = (self.worker(), self.one(&["0", "1", "3"]));
+        self.args(&[worker, want, "1000", "20000", INBOX, "PUBLISH"]);
+    }
+
+    fn request(&mut self, keys: &[&'static str]) {
+        let key = self.one(keys);
+        self.args(&[key]);
+        let body = self.bytes();
+        self.args.push(body);
+    }
+
+    fn tasks(&mut self, script: &str) {
+        match script {
+            "task_create" => {
+                let address = self.task();
+                self.index(true);
+                self.args(&[&address]);
+                for _ in ["call", "context"] {
+                    let body = self.bytes();
+                    self.args.push(body);
+                }
+                let (ttl, latest) = (self.one(&["3000", "600000"]), self.one(&["600000", "900000"]));
+                let (message, session) = (self.one(&["", "hello"]), self.one(&["", "s1"]));
+                let (delay, most) = (self.one(&["0", "0", "0", "2000"]), self.one(&["1", "50", "50"]));
+                self.args(&[ttl, latest, "1000", message, session, delay, most, INBOX, "PUBLISH"]);
+            }
+            "task_get" => {
+                self.task();
+            }
+            "task_update" => {
+                let address = self.task();
+                self.index(true);
+                self.args(&[&address, INBOX, "PUBLISH"]);
+                for _ in 0..self.count() {
+                    self.request(&["a", "b", "c", "d", "e", "%20"]);
+                }
+            }
+            "task_cancel" => {
+                let address = self.task();
+                self.index(false);
+                self.args(&[&address, INBOX, "PUBLISH"]);
+            }
+            "task_watch" => {
+                let (node, watch) = (self.one(&NODES), self.one(&["0", "5000", "500000"]));
+                self.args(&[node, watch]);
+                for _ in 0..self.count() {
+                    self.task();
+                }
+            }
+            "leg_take" => {
+                self.index(true);
+                let (worker, lease, attempts) =
+                    (self.worker(), self.one(&["10", "3000", "3000", "60000"]), self.one(&["1", "3", "3"]));
+                let want = self.one(&["0", "1", "3"]);
+                self.args(&[worker, lease, attempts, "died", want, "1000", "20000", INBOX, "PUBLISH"]);
+                let found = self.model.next.clone();
+                for at in 0..self.count() {
+                    let address = match found.get(at).filter(|_| self.rng.u8(..4) > 0) {
+                        Some(address) => {
+                            self.keys(&[&format!("t:{address}")]);
+                            self.addresses.push(address.clone());
+                            address.clone()
+                        }
+                        None => self.task(),
+                    };
+                    self.args(&[&address]);
+                }
+            }
+            "leg_renew" => {
+                self.index(false);
+                let lease = self.one(&["10", "3000", "60000"]);
+                self.args(&[lease]);
+                for _ in 0..self.count() {
+                    let address = self.task();
+                    self.args(&[&address]);
+                    self.lease(&address);
+                }
+            }
+            "leg_done" | "leg_park" | "leg_return" => {
+                let address = self.task();
+                self.index(true);
+                self.args(&[&address]);
+                self.lease(&address);
+                match script {
+                    "leg_done" => {
+                        let status = self.one(&["completed", "failed", "cancelled"]);
+                        self.args(&[status]);
+                        let body = self.bytes();
+                        self.args.push(body);
+                        let message = self.one(&["", "done"]);
+                        self.args(&[message]);
+                        self.stand();
+                    }
+                    "leg_park" => {
+                        let body = self.bytes();
+                        self.args.push(body);
+                        let (message, delay) = (self.one(&["", "asking"]), self.one(&["0", "2000"]));
+                        self.args(&[message, delay]);
+                        self.stand();
+                        for at in 0..self.rng.usize(..3) {
+                            let body = self.bytes();
+                            let keys: [&[&'static str]; 2] = [&["a", "b", "c"], &["d", "e", "f"]];
+                            let key = self.one(keys[at]);
+                            self.args(&[key]);
+                            self.args.push(body);
+                        }
+                    }
+                    _ => {
+                        let (mode, delay) = (self.one(&["retry", "release"]), self.one(&["0", "10", "2000"]));
+                        let (attempts, message) = (self.one(&["1", "3"]), self.one(&["", "failed"]));
+                        self.args(&[mode, delay, attempts, "given up", message]);
+                        self.stand();
+                    }
+                }
+            }
+            "leg_ask" => {
+                let address = self.task();
+                self.args(&[&address]);
+                self.lease(&address);
+                self.request(&["a", "b", "c", "%20"]);
+                let most = self.one(&["1", "20"]);
+                self.args(&[most, INBOX, "PUBLISH"]);
+            }
+            "leg_say" => {
+                let address = self.task();
+                self.args(&[&address]);
+                self.lease(&address);
+                self.args(&["how it goes", INBOX, "PUBLISH"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+}
+
 impl Model {
+    /// What a worker would remember.
+    fn learn_leg(&mut self, script: &str, call: &Filled, reply: &Wire) {
+        let Wire::Group(_, parts) = reply else { return };
+        match (script, parts.first()) {
+            ("task_create", Some(Wire::Bulk(word))) if word == b"created" => self.made += 1,
+            ("leg_take", Some(answers)) => {
+                for (address, answer) in call.addresses.iter().zip(answers.items()) {
+                    if let [Wire::Bulk(word), Wire::Bulk(lease), ..] = answer.items()
+                        && word == b"leg"
+                    {
+                        self.leases.insert(address.clone(), lease.clone());
+                    }
+                }
+            }
+            _ => {}
+        }
+        if matches!(script, "leg_take" | "leg_done" | "leg_park" | "leg_return") && parts.len() == 3 {
+            let next = parts[1].items().iter().map(|one| String::from_utf8_lossy(one.bytes()).into_owned());
+            self.next = next.collect();
+        }
+    }
+
     /// Learns from a reply what the caller would.
     fn learn(&mut self, script: &str, call: &Filled, reply: &Wire) {
         let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
         match (script, reply) {
             ("push", _) => self.pushed += 1,
+            (name, _) if name.starts_with("task_") || name.starts_with("leg_") => {
+                self.learn_leg(script, call, reply);
+            }
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
                     match answer.items() {
@@ -324,6 +522,7 @@ struct Filled {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 /// The script on the test's clock.
@@ -376,7 +575,19 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         scripts.push((script.name, agree(&mut pair, &request, script.name).await.bytes().to_vec()));
     }
     // A working system calls these more often than the others.
-    for (name, more) in [("push", 14), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
+    for (name, more) in [
+        ("push", 14),
+        ("pop", 7),
+        ("ack", 12),
+        ("claim", 7),
+        ("requeue", 8),
+        ("task_create", 6),
+        ("task_update", 4),
+        ("leg_take", 8),
+        ("leg_park", 5),
+        ("leg_return", 3),
+        ("leg_ask", 5),
+    ] {
         let known = scripts.iter().find(|(script, _)| *script == name).unwrap().clone();
         scripts.extend(std::iter::repeat_n(known, more));
     }
@@ -388,7 +599,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         );
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
-    for foreign in ["SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+    for foreign in ["SET {0}:q:foreign x", "SET {0}:t:foreign x", "HSET {0}:dead:foreign-dead f v"] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
 
@@ -413,9 +624,16 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
             _ => {}
         }
         let (name, sha) = scripts[rng.usize(..scripts.len())].clone();
-        let mut call = Call { rng: &mut rng, model: &model, keys: vec![], args: vec![], sids: vec![] };
+        let mut call = Call {
+            rng: &mut rng,
+            model: &model,
+            keys: vec![],
+            args: vec![],
+            sids: vec![],
+            addresses: vec![],
+        };
         call.fill(name);
-        let call = Filled { keys: call.keys, args: call.args, sids: call.sids };
+        let call = Filled { keys: call.keys, args: call.args, sids: call.sids, addresses: call.addresses };
         let mut request = vec![b"EVALSHA".to_vec(), sha, call.keys.len().to_string().into_bytes()];
         request.extend(call.keys.iter().chain(&call.args).cloned());
         let reply = agree(&mut pair, &request, &format!("seed {seed}, {name}")).await;
@@ -449,6 +667,34 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "dead_requeue requeued",
         "dead_requeue full",
         "dead_list -WRONGTYPE",
+        "task_create created",
+        "task_create exists",
+        "task_create full",
+        "task_create -WRONGTYPE",
+        "task_get task",
+        "task_get none",
+        "task_update ok",
+        "task_cancel finished",
+        "task_cancel cancelled",
+        "task_cancel asked",
+        "leg_take leg",
+        "leg_take busy",
+        "leg_take gone",
+        "leg_take settled",
+        "leg_renew held",
+        "leg_renew fenced",
+        "leg_done done",
+        "leg_done fenced",
+        "leg_park parked",
+        "leg_park cancelled",
+        "leg_park reused",
+        "leg_return returned",
+        "leg_return failed",
+        "leg_return cancelled",
+        "leg_ask open",
+        "leg_ask answered",
+        "leg_ask full",
+        "leg_say said",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }
@@ -499,7 +745,17 @@ async fn compare_state(pair: &mut Pair) {
         let kind = agree(pair, &ask("TYPE k"), "state").await;
         let dump = match kind {
             Wire::Line('+', kind) if kind == "list" => "LRANGE k 0 -1",
-            Wire::Line('+', kind) if kind == "hash" => "HGETALL k",
+            Wire::Line('+', kind) if kind == "hash" => {
+                // The order of a hash's fields is the server's own affair.
+                let (ours, theirs) = both(pair, &ask("HGETALL k")).await;
+                let fields = |all: &Wire| {
+                    let pairs = all.items().chunks(2);
+                    pairs.map(|pair| (pair[0].bytes().to_vec(), pair[1].bytes().to_vec())).collect()
+                };
+                let (ours, theirs): (BTreeMap<_, _>, BTreeMap<_, _>) = (fields(&ours), fields(&theirs));
+                assert_eq!(ours, theirs, "state: {}", key.escape_ascii());
+                "TYPE k"
+            }
             Wire::Line('+', kind) if kind == "zset" => "ZRANGE k 0 -1 WITHSCORES",
             _ => "GET k",
         };
