@@ -22,9 +22,9 @@
 -- ARGV[10..] address         the tasks' names in indexes and signals
 -- Replies   {{answer...}, {address...}, wait_ms}  one answer for each address; what to take next; when to look again
 --           when less was found than wanted, 0: no leg waits. An answer is
---           {"leg", lease, attempt, leg, life_ms, call, context, state, {key, answer, ...}}
+--           {"leg", lease, attempt, leg, life_ms, session, call, context, state, {key, answer, ...}}
 --           {"busy"} somebody else has it, or it may not start yet; {"gone"} nothing to do;
---           {"settled", status} it ended here
+--           {"settled", session} it ended here, and whom to tell
 -- Errors    WRONGTYPE a foreign key is in the way; nothing was taken
 -- Cost      O((addresses + want) log legs)
 local legs, idle = KEYS[1], KEYS[2]
@@ -55,7 +55,7 @@ local function take(t, f, address)
     task_settle(t, f, legs, address, ended, ended == 'failed' and outcome or '', now)
     redis.call('HDEL', t, 'lease')
     ring_watchers(f, address, now, inboxes, publish)
-    return { 'settled', ended }
+    return { 'settled', f.session }
   end
   local takes = tonumber(redis.call('HGET', t, 'takes') or '0') + 1
   local lease, attempt = worker .. ':' .. takes, f.attempts + (again and 0 or 1)
@@ -68,7 +68,7 @@ local function take(t, f, address)
     answers[#answers + 1] = redis.call('HGET', t, 'o:' .. key) or ''
   end
   local stored = redis.call('HMGET', t, 'call', 'context', 'state')
-  return { 'leg', lease, attempt, f.legs, f.expires_ms - now,
+  return { 'leg', lease, attempt, f.legs, f.expires_ms - now, f.session,
     stored[1] or '', stored[2] or '', stored[3] or '', answers }
 end
 

@@ -9,16 +9,16 @@
 -- ARGV[1]   address          the task's name in indexes and signals
 -- ARGV[2]   inboxes          prefix of the nodes' inbox channels
 -- ARGV[3]   publish          PUBLISH | SPUBLISH
--- Replies   {"none"}  no such task; {"finished"}  it was finished, unchanged; {"cancelled"}  it is now;
---           {"asked"}  its worker was asked
+-- Replies   {word, session}  none: no such task; finished: it was, and is unchanged; cancelled: it is now; asked: its
+--           worker was. Whom to tell
 -- Errors    WRONGTYPE a foreign key is in the way
 -- Cost      O(requests + log legs)
 local t, legs = KEYS[1], KEYS[2]
 local address, inboxes, publish = ARGV[1], ARGV[2], ARGV[3]
 
 local f = task_read(t)
-if not f then return { 'none' } end
-if f.terminal then return { 'finished' } end
+if not f then return { 'none', '' } end
+if f.terminal then return { 'finished', f.session } end
 local now = now_ms()
 local works = f.lease and f.due_ms and f.due_ms > now
 redis.call('ZCARD', legs)      -- a foreign key here must stop us before anything is stored
@@ -32,4 +32,4 @@ else
   ring_holder(f.lease, address, inboxes, publish)
 end
 ring_watchers(f, address, now, inboxes, publish)
-return { works and 'asked' or 'cancelled' }
+return { works and 'asked' or 'cancelled', f.session }

@@ -11,15 +11,15 @@
 -- ARGV[2]   inboxes          prefix of the nodes' inbox channels
 -- ARGV[3]   publish          PUBLISH | SPUBLISH
 -- ARGV[4..] key answer       encoded key of a request, the answer's bytes
--- Replies   {"none", 0, 0}              no such task
---           {"ok", accepted, left}      how many were stored, how many requests are still open
+-- Replies   {"none", 0, 0, ""}             no such task
+--           {"ok", accepted, left, session}  how many were stored, how many requests are still open, whom to tell
 -- Errors    WRONGTYPE a foreign key is in the way; OOM the server is full; no answer is stored in either case
 -- Cost      O(answers + log legs)
 local t, legs, idle = KEYS[1], KEYS[2], KEYS[3]
 local address, inboxes, publish = ARGV[1], ARGV[2], ARGV[3]
 
 local f = task_read(t)
-if not f then return { 'none', 0, 0 } end
+if not f then return { 'none', 0, 0, '' } end
 redis.call('ZCARD', legs)
 redis.call('ZCARD', idle)   -- a foreign key in one of them must stop us before anything is stored
 local answers = {}
@@ -35,7 +35,7 @@ for key in string.gmatch(f.open, '%S+') do
     left[#left + 1] = key
   end
 end
-if accepted == 0 then return { 'ok', 0, #left } end
+if accepted == 0 then return { 'ok', 0, #left, f.session } end
 
 local now = now_ms()
 redis.call('HSET', t, 'open', table.concat(left, ' '))
@@ -52,4 +52,4 @@ elseif f.lease then
   ring_holder(f.lease, address, inboxes, publish)
 end
 ring_watchers(f, address, now, inboxes, publish)
-return { 'ok', accepted, #left }
+return { 'ok', accepted, #left, f.session }

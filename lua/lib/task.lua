@@ -4,13 +4,13 @@ local TERMINAL = { completed = true, failed = true, cancelled = true }
 -- What the verbs decide by; nil when there is no such task.
 local function task_read(t)
   local f = redis.call('HMGET', t, 'status', 'created', 'expires', 'ttl', 'latest', 'due', 'lease', 'attempts', 'legs',
-    'open', 'asked', 'used', 'cancel', 'watch', 'rev')
+    'open', 'asked', 'used', 'cancel', 'watch', 'rev', 'session')
   if not f[1] then return nil end
   return {
     status = f[1], created_ms = tonumber(f[2]), expires_ms = tonumber(f[3]), ttl_ms = tonumber(f[4]),
     latest_ms = tonumber(f[5]), due_ms = tonumber(f[6] or nil), lease = f[7], attempts = tonumber(f[8]),
     legs = tonumber(f[9]), open = f[10] or '', asked = f[11] or '', used = f[12] or '', cancel = f[13] and 1 or 0,
-    watch = f[14] or '', rev = tonumber(f[15]), terminal = TERMINAL[f[1]],
+    watch = f[14] or '', rev = tonumber(f[15]), session = f[16] or '', terminal = TERMINAL[f[1]],
   }
 end
 

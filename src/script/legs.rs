@@ -68,6 +68,8 @@ pub(crate) struct TakenLeg {
     pub(crate) attempt: u64,
     pub(crate) number: u64,
     pub(crate) life: Duration,
+    /// Who gets `notifications/tasks`; empty: nobody.
+    pub(crate) session: String,
     pub(crate) call: Bytes,
     pub(crate) context: Bytes,
     pub(crate) state: Bytes,
@@ -81,7 +83,7 @@ pub(crate) enum Take {
     Leg(TakenLeg),
     Busy,
     Gone,
-    Settled,
+    Settled { session: String },
 }
 
 /// How a leg's own verbs answer when it is not ours.
@@ -142,6 +144,7 @@ pub(crate) async fn leg_take(
                 attempt: one.count()?,
                 number: one.count()?,
                 life: Duration::from_millis(one.count()?),
+                session: one.word()?,
                 call: one.bytes()?,
                 context: one.bytes()?,
                 state: one.bytes()?,
@@ -149,7 +152,7 @@ pub(crate) async fn leg_take(
             }),
             "busy" => Take::Busy,
             "gone" => Take::Gone,
-            "settled" => Take::Settled,
+            "settled" => Take::Settled { session: one.word()? },
             other => return Err(one.unknown_word(other)),
         });
     }

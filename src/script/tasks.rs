@@ -79,7 +79,6 @@ pub(crate) struct RawTask {
     pub(crate) rev: u64,
     pub(crate) message: String,
     pub(crate) outcome: Bytes,
-    pub(crate) session: String,
     /// Encoded keys and their requests.
     pub(crate) requests: Vec<(String, Bytes)>,
 }
@@ -99,7 +98,6 @@ pub(crate) async fn task_get(cmd: &Commands, keys: &Keys, address: &Address) -> 
             rev: reply.count()?,
             message: reply.word()?,
             outcome: reply.bytes()?,
-            session: reply.word()?,
             requests: reply.array()?.pairs()?,
         })),
         other => Err(reply.unknown_word(other)),
@@ -107,10 +105,12 @@ pub(crate) async fn task_get(cmd: &Commands, keys: &Keys, address: &Address) -> 
 }
 
 /// What an update did; nothing when there is no such task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UpdateReply {
     pub(crate) accepted: u64,
     pub(crate) left: u64,
+    /// Who gets `notifications/tasks`; empty: nobody.
+    pub(crate) session: String,
 }
 
 pub(crate) async fn task_update(
@@ -129,12 +129,14 @@ pub(crate) async fn task_update(
     let mut reply = Fields::of(&TASK_UPDATE, cmd.run(&call).await?)?;
     match reply.word()?.as_str() {
         "none" => Ok(None),
-        "ok" => Ok(Some(UpdateReply { accepted: reply.count()?, left: reply.count()? })),
+        "ok" => {
+            Ok(Some(UpdateReply { accepted: reply.count()?, left: reply.count()?, session: reply.word()? }))
+        }
         other => Err(reply.unknown_word(other)),
     }
 }
 
-/// What cancelling did.
+/// What cancelling did. Beside it: who gets `notifications/tasks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelReply {
     None,
@@ -148,18 +150,19 @@ pub(crate) async fn task_cancel(
     keys: &Keys,
     group: &str,
     address: &Address,
-) -> Result<CancelReply> {
+) -> Result<(CancelReply, String)> {
     let mut call = Invocation::new(&TASK_CANCEL);
     call.key(keys.task(address)).key(keys.legs(group));
     call.arg(address.as_str()).arg(&keys.inboxes).arg(cmd.publish());
     let mut reply = Fields::of(&TASK_CANCEL, cmd.run(&call).await?)?;
-    Ok(match reply.word()?.as_str() {
+    let done = match reply.word()?.as_str() {
         "none" => CancelReply::None,
         "finished" => CancelReply::Finished,
         "cancelled" => CancelReply::Cancelled,
         "asked" => CancelReply::Asked,
         other => return Err(reply.unknown_word(other)),
-    })
+    };
+    Ok((done, reply.word()?))
 }
 
 /// The number of each task's last change, 0 when there is no such task. `None`: watch no more.

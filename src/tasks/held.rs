@@ -20,6 +20,8 @@ pub(super) struct HeldLeg {
     pub(super) address: Address,
     pub(super) id: TaskId,
     pub(super) scope: Scope,
+    /// Who gets `notifications/tasks`; empty: nobody.
+    pub(super) session: String,
     /// The token of the lease.
     pub(super) lease: String,
     /// The client wants the task to stop.
@@ -55,6 +57,7 @@ impl HeldLeg {
         address: Address,
         id: TaskId,
         scope: Scope,
+        session: String,
         lease: String,
         life: Duration,
         slot: OwnedSemaphorePermit,
@@ -64,6 +67,7 @@ impl HeldLeg {
             address,
             id,
             scope,
+            session,
             lease,
             cancel: CancellationToken::new(),
             lost: CancellationToken::new(),

@@ -282,7 +282,7 @@ impl Tasks {
             || script::task_update(&core.cmd, core.keys_of(id.as_str()), &self.group, &address, &answers);
         let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
         if done.accepted > 0 {
-            self.tell_session(&address, &id).await;
+            self.tell_session(&done.session, &address, &id).await;
         }
         Ok(TaskUpdated { accepted: done.accepted, open: done.left })
     }
@@ -296,13 +296,14 @@ impl Tasks {
         let (id, address) = self.look_up(scope, id.as_ref())?;
         let core = self.core();
         let cancel = || script::task_cancel(&core.cmd, core.keys_of(id.as_str()), &self.group, &address);
-        let done = match self.courier.repeat("task_cancel", cancel, true).await? {
+        let (done, session) = self.courier.repeat("task_cancel", cancel, true).await?;
+        let done = match done {
             CancelReply::None => return Err(Error::TaskNotFound),
             CancelReply::Finished => return Ok(TaskCancel::Finished),
             CancelReply::Cancelled => TaskCancel::Cancelled,
             CancelReply::Asked => TaskCancel::Asked,
         };
-        self.tell_session(&address, &id).await;
+        self.tell_session(&session, &address, &id).await;
         Ok(done)
     }
 
@@ -352,16 +353,16 @@ impl Tasks {
 
     /// Queues `notifications/tasks` for the session that the task was made with, if there is one: the newest state, which
     /// takes the place of an older one that still waits. A convenience beside polling: a failure is only logged.
-    async fn tell_session(&self, address: &Address, id: &TaskId) {
+    async fn tell_session(&self, session: &str, address: &Address, id: &TaskId) {
+        if session.is_empty() {
+            return;
+        }
         let core = self.core();
         let told = async {
             let Some(raw) = script::task_get(&core.cmd, core.keys_of(id.as_str()), address).await? else {
                 return Ok(());
             };
-            if raw.session.is_empty() {
-                return Ok(());
-            }
-            let session = crate::SessionId::new(&*raw.session)?;
+            let session = crate::SessionId::new(session)?;
             let notification = detailed(id, raw)?.as_notification()?;
             let push = crate::Push::notification(&session, &notification)?;
             self.courier.push(push.coalesce(format!("task:{id}"))).await.map(drop)

@@ -90,14 +90,13 @@ async fn take(
                     start(inner, address, leg, slot);
                 }
             }
-            Take::Settled => {
-                tracing::info!(task = %id_of(address), "ended without another attempt");
-                if let Some((_, _, id)) = address.parts() {
-                    let (inner, address) = (inner.clone(), address.clone());
-                    tokio::spawn(
-                        async move { inner.tasks.tell_session(&address, &TaskId::known(&id)).await },
-                    );
-                }
+            Take::Settled { session } => {
+                let Some((_, _, id)) = address.parts() else { continue };
+                tracing::info!(task = %id, "ended without another attempt");
+                let (inner, address) = (inner.clone(), address.clone());
+                tokio::spawn(async move {
+                    inner.tasks.tell_session(&session, &address, &TaskId::known(&id)).await;
+                });
             }
             Take::Busy | Take::Gone => {}
         }
@@ -107,14 +106,18 @@ async fn take(
     Ok(())
 }
 
-fn id_of(address: &Address) -> String {
-    address.parts().map_or_else(String::new, |(_, _, id)| id)
-}
-
 fn start(inner: &Arc<Inner>, address: &Address, taken: TakenLeg, slot: OwnedSemaphorePermit) {
     let Some((_, scope, id)) = address.parts() else { return };
     let (scope, id) = (Scope::known(&scope), TaskId::known(&id));
-    let held = HeldLeg::new(address.clone(), id, scope, taken.lease.clone(), taken.life, slot);
+    let held = HeldLeg::new(
+        address.clone(),
+        id,
+        scope,
+        taken.session.clone(),
+        taken.lease.clone(),
+        taken.life,
+        slot,
+    );
     inner.held.insert(&held);
     inner.legs.spawn_on(run::supervise(inner.clone(), held, taken), &inner.engine);
 }

@@ -379,8 +379,11 @@ impl Inner {
 
     /// Has `notifications/tasks` queued in the background.
     pub(super) fn tell_session(self: &Arc<Self>, leg: &Arc<HeldLeg>) {
+        if leg.session.is_empty() {
+            return;
+        }
         let (inner, leg) = (self.clone(), leg.clone());
-        self.engine.spawn(async move { inner.tasks.tell_session(&leg.address, &leg.id).await });
+        self.engine.spawn(async move { inner.tasks.tell_session(&leg.session, &leg.address, &leg.id).await });
     }
 }
 

@@ -33,6 +33,7 @@ mod tasks;
 mod tasks_basics;
 mod tasks_context;
 mod tasks_crash;
+mod tasks_faults;
 mod tasks_life;
 mod tasks_races;
 mod tasks_scopes;
