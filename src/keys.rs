@@ -127,6 +127,11 @@ impl Keys {
         format!("{}idle:{}", self.base, encode(group))
     }
 
+    /// Marks of the ids that one producer made, a bit each.
+    pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
+        format!("{}b:{node}:{block}", self.base)
+    }
+
     pub(crate) fn inbox(&self, node: &str) -> String {
         format!("{}{node}", self.inboxes)
     }

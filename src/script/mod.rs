@@ -29,7 +29,7 @@ pub(crate) use legs::{
     leg_end, leg_renew, leg_say, leg_take,
 };
 pub(crate) use pop::{Next, PopItem, pop};
-pub(crate) use push::{PushArgs, PushReply, push, push_many};
+pub(crate) use push::{PushArgs, PushReply, push};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
@@ -50,9 +50,10 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 28] {
-    [
+pub(crate) fn all() -> Vec<&'static Script> {
+    vec![
         &push::PUSH,
+        &push::COALESCE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,
