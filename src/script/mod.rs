@@ -36,7 +36,8 @@ pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
 pub(crate) use sweep::{reap, sweep, tidy};
 pub(crate) use tasks::{
-    CancelReply, CreateReply, Created, RawTask, task_cancel, task_create, task_get, task_update, task_watch,
+    CancelReply, CreateReply, Created, RawTask, Tell, task_cancel, task_create, task_get, task_tell,
+    task_update, task_watch,
 };
 
 /// How a session is held, as the scripts that check the token answer it.
@@ -74,6 +75,7 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &tasks::TASK_UPDATE,
         &tasks::TASK_CANCEL,
         &tasks::TASK_WATCH,
+        &tasks::TASK_TELL,
         &legs::LEG_TAKE,
         &legs::LEG_RENEW,
         &legs::LEG_DONE,

@@ -31,6 +31,10 @@ script!(pub(super) static TASK_WATCH = "task_watch", uses ["now_ms", "task"],
     keys [] each ["t"],
     args ["node", "watch_ms"] each []);
 
+script!(pub(super) static TASK_TELL = "task_tell", uses ["now_ms", "task"],
+    keys ["t"] each [],
+    args ["teller", "told", "hold_ms"] each []);
+
 /// A task to be stored.
 pub(crate) struct Created<'a> {
     pub(crate) address: &'a Address,
@@ -184,4 +188,30 @@ pub(crate) async fn task_watch(
         return Err(Error::Reply { op: "task_watch", got: format!("{} of {}", revs.len(), addresses.len()) });
     }
     Ok(revs)
+}
+
+/// Whether to tell a task's session of its newest state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tell {
+    Now,
+    /// It is told, somebody else tells it, or there is no such task.
+    No,
+}
+
+pub(crate) async fn task_tell(
+    cmd: &Commands,
+    keys: &Keys,
+    address: &Address,
+    teller: &str,
+    told: u64,
+    hold: Duration,
+) -> Result<Tell> {
+    let mut call = Invocation::new(&TASK_TELL);
+    call.key(keys.task(address)).arg(teller).num(told).num(ms(hold));
+    let mut reply = Fields::of(&TASK_TELL, cmd.run(&call).await?)?;
+    match reply.word()?.as_str() {
+        "tell" => Ok(Tell::Now),
+        "other" | "done" | "none" => Ok(Tell::No),
+        other => Err(reply.unknown_word(other)),
+    }
 }

@@ -39,7 +39,7 @@ pub use self::worker::{Worker, WorkerBuilder, WorkerEnd};
 use crate::config::millis;
 use crate::core::Core;
 use crate::keys::{Address, decode, encode_key};
-use crate::script::{self, CancelReply, CreateReply, Created, RawTask};
+use crate::script::{self, CancelReply, CreateReply, Created, RawTask, Tell};
 use crate::{Courier, Error, Result};
 
 /// Most answers in one update.
@@ -351,25 +351,34 @@ impl Tasks {
         if actual > limit { Err(Error::TooLarge { what, actual, limit }) } else { Ok(()) }
     }
 
-    /// Queues `notifications/tasks` for the session that the task was made with, if there is one: the newest state, which
-    /// takes the place of an older one that still waits. A convenience beside polling: a failure is only logged.
+    /// Queues `notifications/tasks` for the session that the task was made with, if there is one: the newest state, one
+    /// teller at a time, so that no older state is queued behind a newer one. A convenience beside polling: a failure is
+    /// only logged.
     async fn tell_session(&self, session: &str, address: &Address, id: &TaskId) {
         if session.is_empty() {
             return;
         }
-        let core = self.core();
-        let told = async {
-            let Some(raw) = script::task_get(&core.cmd, core.keys_of(id.as_str()), address).await? else {
-                return Ok(());
-            };
-            let session = crate::SessionId::new(session)?;
-            let notification = detailed(id, raw)?.as_notification()?;
-            let push = crate::Push::notification(&session, &notification)?;
-            self.courier.push(push.coalesce(format!("task:{id}"))).await.map(drop)
-        };
-        if let Err(error) = told.await {
+        if let Err(error) = self.tell(session, address, id).await {
             tracing::warn!(task = %id, %error, "no notifications/tasks for the session");
         }
+    }
+
+    async fn tell(&self, session: &str, address: &Address, id: &TaskId) -> Result<()> {
+        let core = self.core();
+        let keys = core.keys_of(id.as_str());
+        let session = crate::SessionId::new(session)?;
+        let teller = uuid::Uuid::new_v4().simple().to_string();
+        // Longer than a push may take with all its repetitions.
+        let hold = core.config.deadline * 2;
+        let mut told = 0;
+        while script::task_tell(&core.cmd, keys, address, &teller, told, hold).await? == Tell::Now {
+            let Some(raw) = script::task_get(&core.cmd, keys, address).await? else { return Ok(()) };
+            told = raw.rev;
+            let notification = detailed(id, raw)?.as_notification()?;
+            let push = crate::Push::notification(&session, &notification)?;
+            self.courier.push(push.coalesce(format!("task:{id}"))).await?;
+        }
+        Ok(())
     }
 }
 

@@ -388,6 +388,11 @@ impl Call<'_> {
                     self.task();
                 }
             }
+            "task_tell" => {
+                self.task();
+                let (teller, told) = (self.one(&["one", "two"]), self.one(&["0", "0", "1", "2", "4"]));
+                self.args(&[teller, told, "2000"]);
+            }
             "leg_take" => {
                 self.index(true);
                 let (worker, lease, attempts) =
@@ -700,6 +705,9 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "task_cancel finished",
         "task_cancel cancelled",
         "task_cancel asked",
+        "task_tell tell",
+        "task_tell other",
+        "task_tell done",
         "leg_take leg",
         "leg_take busy",
         "leg_take gone",
