@@ -16,12 +16,12 @@ mod leg_context;
 mod new;
 mod queue;
 mod run;
+mod settings;
 mod watch;
 mod wire;
 mod worker;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -32,6 +32,7 @@ pub use self::handler::{InputRequired, Leg, LegOutcome, TaskHandler};
 pub use self::id::{Scope, TaskId};
 pub use self::leg_context::{TaskContext, TaskExit};
 pub use self::new::NewTask;
+use self::settings::Settings;
 pub use self::watch::TaskWatch;
 pub(crate) use self::watch::Watching;
 pub use self::wire::{CreateTaskResult, DetailedTask, GetTaskResult, TaskAck, TaskStatus};
@@ -56,16 +57,6 @@ pub struct Tasks {
     group: Arc<str>,
     settings: Settings,
     vault: Vault,
-}
-
-#[derive(Clone, Debug)]
-struct Settings {
-    ttl: Duration,
-    fixed: bool,
-    longest: Duration,
-    poll_interval: Duration,
-    max_queued: u64,
-    headers_in_clear: bool,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -104,80 +95,12 @@ pub enum TaskCancel {
 impl Courier {
     /// The tasks of a server: of the group `default`, without encryption, until told otherwise.
     pub fn tasks(&self) -> Tasks {
-        let settings = Settings {
-            ttl: Duration::from_secs(300),
-            fixed: false,
-            longest: Duration::from_secs(7 * 24 * 3600),
-            poll_interval: Duration::from_secs(1),
-            max_queued: 100_000,
-            headers_in_clear: false,
-        };
-        Tasks { courier: self.clone(), group: "default".into(), settings, vault: Vault::default() }
-    }
-}
-
-/// Settings.
-impl Tasks {
-    /// Another server's tasks: groups share nothing, not even the look-up of ids.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for an empty name or one of more than 64 bytes.
-    pub fn group(mut self, name: &str) -> Result<Self> {
-        id::check_group(name)?;
-        self.group = name.into();
-        Ok(self)
-    }
-
-    /// How long a task lives after its last change when it names no time of its own; default 300 s. While a leg runs,
-    /// each renewal of its lease counts as a change. Asking for a task is none.
-    #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = ttl;
-        self
-    }
-
-    /// Makes the time to live count from the creation, whatever happens to the task. Work that takes longer is lost.
-    #[must_use]
-    pub fn fixed_ttl(mut self) -> Self {
-        self.settings.fixed = true;
-        self
-    }
-
-    /// Longest life of a task, however often it is extended; default 7 days.
-    #[must_use]
-    pub fn longest(mut self, longest: Duration) -> Self {
-        self.settings.longest = longest;
-        self
-    }
-
-    /// Suggested pause between polls; default 1 s.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.settings.poll_interval = interval;
-        self
-    }
-
-    /// Most legs of the group that wait or run; default 100,000. Parked and finished tasks do not count.
-    #[must_use]
-    pub fn max_queued(mut self, most: u64) -> Self {
-        self.settings.max_queued = most;
-        self
-    }
-
-    /// Allows headers in a [`ContextSnapshot`] although there are no keys: everybody who can read Redis reads them.
-    #[must_use]
-    pub fn headers_in_clear(mut self) -> Self {
-        self.settings.headers_in_clear = true;
-        self
-    }
-
-    /// Encrypts calls, contexts and states at rest. From then on a task stored in clear, or with a key that is not in the
-    /// ring, fails when a worker takes it. Results, requests and answers are not encrypted.
-    #[cfg(feature = "encryption")]
-    #[must_use]
-    pub fn encrypted(mut self, ring: crate::KeyRing) -> Self {
-        self.vault.ring = Some(ring);
-        self
+        Tasks {
+            courier: self.clone(),
+            group: "default".into(),
+            settings: Settings::default(),
+            vault: Vault::default(),
+        }
     }
 }
 
