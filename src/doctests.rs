@@ -13,4 +13,5 @@ pages! {
     Failures: "docs/failures.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
+    Tasks: "docs/tasks.md",
 }

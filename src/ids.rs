@@ -114,3 +114,9 @@ impl MessageId {
         Self(String::from_utf8_lossy(bytes).into())
     }
 }
+
+/// Unpredictable bytes of the operating system.
+#[allow(dead_code, reason = "which features use it differs")]
+pub(crate) fn random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("no supported system is without a source of randomness");
+}

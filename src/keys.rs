@@ -62,6 +62,37 @@ pub(crate) fn decode(encoded: &str) -> String {
     percent_encoding::percent_decode_str(encoded).decode_utf8_lossy().into_owned()
 }
 
+/// A task as indexes and signals name it: `<group>:<scope>:<id>`, each encoded, so that no two tasks meet. The scope
+/// of callers without an identity is empty, which no named scope is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address(std::sync::Arc<str>);
+
+impl Address {
+    pub(crate) fn of(group: &str, scope: &str, id: &str) -> Self {
+        Self(format!("{}:{}:{}", encode(group), encode(scope), encode(id)).into())
+    }
+
+    /// As a script or a signal names it: group, scope and id, when it is one.
+    pub(crate) fn parts(&self) -> Option<(String, String, String)> {
+        let mut parts = self.0.split(':').map(decode);
+        let all = (parts.next()?, parts.next()?, parts.next()?);
+        parts.next().is_none().then_some(all)
+    }
+
+    pub(crate) fn encoded(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A key of a request to the client, as it stands in a task.
+pub(crate) fn encode_key(key: &str) -> String {
+    encode(key)
+}
+
 /// The keys of one partition under one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -110,6 +141,20 @@ impl Keys {
         format!("{}eo:{}", self.base, sid.0)
     }
 
+    pub(crate) fn task(&self, address: &Address) -> String {
+        format!("{}t:{}", self.base, address.0)
+    }
+
+    /// The waiting and running legs of a group of tasks.
+    pub(crate) fn legs(&self, group: &str) -> String {
+        format!("{}legs:{}", self.base, encode(group))
+    }
+
+    /// Workers of a group that have nothing to do.
+    pub(crate) fn idle(&self, group: &str) -> String {
+        format!("{}idle:{}", self.base, encode(group))
+    }
+
     /// Marks of the ids that one producer made, a bit each.
     pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
         format!("{}b:{node}:{block}", self.base)
@@ -149,6 +194,21 @@ mod tests {
             assert!(rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b)), "{rest}");
             assert_eq!(decode(rest), id);
             assert!(seen.insert(key), "{id:?} meets another id");
+        }
+    }
+
+    #[test]
+    fn f41_no_scope_meets_another_one_and_none_is_not_a_name() {
+        let keys = Keys::new("courier", 0);
+        let mut seen = std::collections::HashSet::new();
+        for scope in
+            ["", "u", "U", "u:v", "v", "u%3Av", ":", "-", " ", "\0", "anonymous", "u\n", "{}", "u:v:w"]
+        {
+            for id in ["v", "w", "v:w", ""] {
+                let address = Address::of("g", scope, id);
+                assert!(seen.insert(keys.task(&address)), "{scope:?} {id:?}");
+                assert_eq!(address.parts(), Some(("g".into(), scope.into(), id.into())));
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 //! - [`SubscriberRegistry`] serves many sessions in the background, over the same two connections.
 //! - [`NotificationSink`] is what you implement: how a message reaches your client.
 //! - [`relay`] asks a session's client: questions from any worker, answered in the process that serves the session.
+//! - [`Courier::tasks`] keeps MCP tasks that any worker runs and any replica answers for, see [`tasks`].
 //! - [`Error`] says what went wrong, and whether repeating helps.
 //! - [`DeadLetters`] keep what could not be delivered; [`Courier::stats`] and [`Courier::overview`] show the queues.
 //!
@@ -58,9 +59,12 @@ mod record;
 mod registry;
 pub mod relay;
 mod script;
+#[cfg(feature = "encryption")]
+mod seal;
 mod server_info;
 mod stats;
 mod subscriber;
+pub mod tasks;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -79,5 +83,7 @@ pub use crate::metrics::Metrics;
 pub use crate::notification::Notification;
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
 pub use crate::registry::SubscriberRegistry;
+#[cfg(feature = "encryption")]
+pub use crate::seal::{KeyRing, SealError};
 pub use crate::server_info::ServerInfo;
 pub use crate::stats::{Health, Node, Overview, SessionStats};

@@ -4,12 +4,14 @@
 //! Both run by one clock, held in a key and moved by the test, so that every time in a reply or a record is the same on
 //! both sides to the millisecond.
 
+mod tasks;
+
 use super::support::{Pair, Raw, Wire, seeded};
 use crate::script::Script;
 use fastrand::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
-const CALLS: usize = 24_000;
+const CALLS: usize = 40_000;
 /// Unix milliseconds far off: no key of the test expires by the servers' own clocks.
 const START_MS: u64 = 4_000_000_000_000;
 const NODES: [&str; 3] = ["na", "nb", "nc"];
@@ -34,6 +36,9 @@ struct Model {
     found: Vec<(Vec<u8>, Vec<u8>)>,
     cursor: Vec<u8>,
     pushed: usize,
+    made: usize,
+    leases: BTreeMap<String, Vec<u8>>,
+    next: Vec<String>,
 }
 
 struct Call<'a> {
@@ -42,6 +47,7 @@ struct Call<'a> {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 impl Call<'_> {
@@ -255,6 +261,7 @@ impl Call<'_> {
                     self.keys(&[&format!("eo:{sid}")]);
                 }
             }
+            name if name.starts_with("task_") || name.starts_with("leg_") => self.tasks(name),
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -375,6 +382,9 @@ impl Model {
     fn learn(&mut self, script: &str, call: &Filled, reply: &Wire) {
         let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
         match (script, reply) {
+            (name, _) if name.starts_with("task_") || name.starts_with("leg_") => {
+                self.learn_leg(script, call, reply);
+            }
             ("push" | "coalesce", _) => self.pushed += 1,
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
@@ -415,6 +425,7 @@ struct Filled {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 /// The script on the test's clock.
@@ -467,7 +478,19 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         scripts.push((script.name, agree(&mut pair, &request, script.name).await.bytes().to_vec()));
     }
     // A working system calls these more often than the others.
-    for (name, more) in [("push", 17), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
+    for (name, more) in [
+        ("push", 17),
+        ("pop", 7),
+        ("ack", 12),
+        ("claim", 7),
+        ("requeue", 8),
+        ("task_create", 6),
+        ("task_update", 4),
+        ("leg_take", 8),
+        ("leg_park", 5),
+        ("leg_return", 3),
+        ("leg_ask", 5),
+    ] {
         let known = scripts.iter().find(|(script, _)| *script == name).unwrap().clone();
         scripts.extend(std::iter::repeat_n(known, more));
     }
@@ -483,6 +506,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "SET {0}:q:foreign x",
         "HSET {0}:dead:foreign-dead f v",
         "SET {0}:e:foreign-dead:r0 x",
+        "SET {0}:t:foreign x",
         "SET {0}:eo:foreign x",
     ] {
         agree(&mut pair, &words(foreign), "setup").await;
@@ -509,9 +533,16 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
             _ => {}
         }
         let (name, sha) = scripts[rng.usize(..scripts.len())].clone();
-        let mut call = Call { rng: &mut rng, model: &model, keys: vec![], args: vec![], sids: vec![] };
+        let mut call = Call {
+            rng: &mut rng,
+            model: &model,
+            keys: vec![],
+            args: vec![],
+            sids: vec![],
+            addresses: vec![],
+        };
         call.fill(name);
-        let call = Filled { keys: call.keys, args: call.args, sids: call.sids };
+        let call = Filled { keys: call.keys, args: call.args, sids: call.sids, addresses: call.addresses };
         let mut request = vec![b"EVALSHA".to_vec(), sha, call.keys.len().to_string().into_bytes()];
         request.extend(call.keys.iter().chain(&call.args).cloned());
         let reply = agree(&mut pair, &request, &format!("seed {seed}, {name}")).await;
@@ -570,6 +601,37 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "question_get open",
         "question_get done",
         "question_get error",
+        "task_create created",
+        "task_create exists",
+        "task_create full",
+        "task_create -WRONGTYPE",
+        "task_get task",
+        "task_get none",
+        "task_update ok",
+        "task_cancel finished",
+        "task_cancel cancelled",
+        "task_cancel asked",
+        "task_tell tell",
+        "task_tell other",
+        "task_tell done",
+        "leg_take leg",
+        "leg_take busy",
+        "leg_take gone",
+        "leg_take settled",
+        "leg_renew held",
+        "leg_renew fenced",
+        "leg_done done",
+        "leg_done fenced",
+        "leg_park parked",
+        "leg_park cancelled",
+        "leg_park reused",
+        "leg_return returned",
+        "leg_return failed",
+        "leg_return cancelled",
+        "leg_ask open",
+        "leg_ask answered",
+        "leg_ask full",
+        "leg_say said",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }
@@ -622,7 +684,17 @@ async fn compare_state(pair: &mut Pair) {
         let kind = agree(pair, &ask("TYPE k"), "state").await;
         let dump = match kind {
             Wire::Line('+', kind) if kind == "list" => "LRANGE k 0 -1",
-            Wire::Line('+', kind) if kind == "hash" => "HGETALL k",
+            Wire::Line('+', kind) if kind == "hash" => {
+                // The order of a hash's fields is the server's own affair.
+                let (ours, theirs) = both(pair, &ask("HGETALL k")).await;
+                let fields = |all: &Wire| {
+                    let pairs = all.items().chunks(2);
+                    pairs.map(|pair| (pair[0].bytes().to_vec(), pair[1].bytes().to_vec())).collect()
+                };
+                let (ours, theirs): (BTreeMap<_, _>, BTreeMap<_, _>) = (fields(&ours), fields(&theirs));
+                assert_eq!(ours, theirs, "state: {}", key.escape_ascii());
+                "TYPE k"
+            }
             Wire::Line('+', kind) if kind == "zset" => "ZRANGE k 0 -1 WITHSCORES",
             _ => "GET k",
         };
