@@ -97,8 +97,9 @@ impl Builder {
     }
 
     /// Connects to `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`),
-    /// `redis+unix:///path[?db=0&user=…&pass=…]`, `memory://` (private to this courier) or `memory://name` (shared in
-    /// this process).
+    /// `redis+unix:///path[?db=0&user=…&pass=…]`, `redis+sentinel://[user:password@]host,host/name[/db]` (feature
+    /// `sentinel`; `rediss+sentinel://…` with `tls`), `memory://` (private to this courier) or `memory://name` (shared in
+    /// this process). All of them, with their options: `docs/operating.md`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a bad setting or URL, [`Error::Unreachable`](crate::Error::Unreachable)

@@ -10,6 +10,7 @@ pages! {
     Readme: "README.md",
     Delivery: "docs/delivery.md",
     Failures: "docs/failures.md",
+    Operating: "docs/operating.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
 }

@@ -7,7 +7,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::Link;
-use super::failure::{connection_over, from_redis, script_missing};
+use super::failure::{connection_over, demoted, from_redis, script_missing};
 use crate::metrics::{Counters, add};
 use crate::script::Invocation;
 use crate::{Error, Result};
@@ -79,7 +79,11 @@ impl Commands {
         };
         let answers = values.into_iter().map(|value| match value {
             Value::ServerError(e) => {
-                Err(from_redis(op, self.link.address(), &redis::RedisError::from(e), true))
+                let e = redis::RedisError::from(e);
+                if demoted(&e) {
+                    self.link.broken(generation);
+                }
+                Err(from_redis(op, self.link.address(), &e, true))
             }
             value => Ok(value),
         });
@@ -113,7 +117,7 @@ impl Commands {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(e)) if script_missing(&e) => Err(Sent::NoScript),
             Ok(Err(e)) => {
-                if connection_over(&e) || matches!(e.code(), Some("READONLY" | "MASTERDOWN")) {
+                if connection_over(&e) || demoted(&e) {
                     self.link.broken(generation);
                 }
                 Err(self.failed(op, &e))

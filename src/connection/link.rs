@@ -15,7 +15,6 @@ use super::failure::from_redis;
 use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Before the first try when connections keep going.
 const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
 /// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
@@ -232,10 +231,11 @@ impl Inner {
                         tracing::warn!(link = self.name, error = %e, "cannot connect, trying on");
                         told = why;
                     }
-                    pause = if matches!(&e, Error::Refused { .. }) {
+                    // One that will pass (a replica that is still named master) is looked at again soon.
+                    pause = if matches!(&e, Error::Refused { .. }) && !e.is_passing() {
                         REFUSED_PAUSE
                     } else {
-                        (pause * 2).min(LONGEST_PAUSE)
+                        (pause * 2).min(self.endpoint.longest_pause())
                     };
                     self.state.send_replace(LinkState::Down(e));
                 }

@@ -5,14 +5,17 @@
 
 mod commands;
 mod credentials;
+mod endpoint;
 mod failure;
 mod link;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod tls;
 mod url;
 
 pub(crate) use commands::Commands;
 pub use credentials::Credentials;
 pub(crate) use credentials::Provider;
+pub(crate) use endpoint::Endpoint;
 pub(crate) use link::{Link, LinkState};
 pub use tls::Tls;
-pub(crate) use url::Endpoint;

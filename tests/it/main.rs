@@ -28,6 +28,8 @@ mod pushing;
 mod races;
 mod restart;
 mod retry;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;

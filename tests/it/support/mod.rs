@@ -17,6 +17,8 @@ pub mod private;
 pub mod proxy;
 pub mod ready;
 pub mod resp;
+#[cfg(feature = "sentinel")]
+pub mod sentinel;
 pub mod server;
 pub mod sharing;
 pub mod supervisor;

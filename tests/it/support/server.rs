@@ -63,11 +63,24 @@ pub async fn raw(url: &str) -> MultiplexedConnection {
         tokio::spawn(driver);
         return connection;
     }
-    let client = Client::open(url).unwrap_or_else(|e| panic!("{url}: {e}"));
+    let url = &direct(url).await;
+    let client = Client::open(url.as_str()).unwrap_or_else(|e| panic!("{url}: {e}"));
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
         .unwrap_or_else(|e| panic!("cannot connect to {url}: {e}"))
+}
+
+/// The server that a URL leads to now: its own, or that of the master that a trio's first sentinel names.
+pub async fn direct(url: &str) -> String {
+    #[cfg(feature = "sentinel")]
+    if let Some(rest) = url.strip_prefix("redis+sentinel://127.0.0.1:") {
+        let first =
+            rest.split([',', '/']).next().and_then(|port| port.parse().ok()).expect("a sentinel's port");
+        let port = Box::pin(super::sentinel::master_of(first)).await;
+        return format!("redis://127.0.0.1:{port}");
+    }
+    url.to_owned()
 }
 
 /// A connection to the engine of that name.

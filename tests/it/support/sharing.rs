@@ -28,6 +28,8 @@ enum Held {
     Nothing,
     Process(#[allow(dead_code)] Process),
     Container(#[allow(dead_code)] Container),
+    #[cfg(feature = "sentinel")]
+    Trio(#[allow(dead_code)] super::sentinel::Trio),
 }
 
 fn url(port: u16) -> String {
@@ -55,6 +57,18 @@ async fn find() -> Result<(Shared, Held), String> {
     let (url, held) = match (backend, run) {
         (Backend::Url(url), _) => (url, Held::Nothing),
         (Backend::Memory, _) => ("memory://".to_owned(), Held::Nothing),
+        #[cfg(feature = "sentinel")]
+        (Backend::Sentinel(program), None) => {
+            let trio = super::sentinel::Trio::start(&program, super::sentinel::Setup::default()).await?;
+            (trio.url(), Held::Trio(trio))
+        }
+        (Backend::Sentinel(_), _) => {
+            return Err(
+                "TEST_REDIS=sentinel needs the feature `sentinel`, and `cargo test`: the processes of \
+                        nextest cannot share several servers"
+                    .into(),
+            );
+        }
         (backend, Some(run)) => (of_the_run(&backend, &run).await?, Held::Nothing),
         (Backend::Docker, None) => {
             let container = Container::start(&[]).await?;
