@@ -82,6 +82,11 @@ impl Keys {
         format!("{}d:{}:{}", self.base, sid.0, encode(id.as_str()))
     }
 
+    /// Marks of the ids that one producer made, a bit each.
+    pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
+        format!("{}b:{node}:{block}", self.base)
+    }
+
     pub(crate) fn inbox(&self, node: &str) -> String {
         format!("{}{node}", self.inboxes)
     }

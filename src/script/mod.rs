@@ -41,9 +41,10 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 16] {
+pub(crate) fn all() -> [&'static Script; 17] {
     [
         &push::PUSH,
+        &push::COALESCE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,
