@@ -32,6 +32,14 @@ impl Builder {
         self
     }
 
+    /// Over how many partitions sessions are spread; default: what is stored, and if nothing is, 1, in a Cluster 64. The
+    /// first process to use a prefix stores the number, and one that is set to another is refused: [`Error::Layout`](crate::Error::Layout). More partitions
+    /// spread a Cluster's load more evenly and cost each process a little more when it idles.
+    pub fn partitions(mut self, partitions: u16) -> Self {
+        self.config.partitions = Some(partitions);
+        self
+    }
+
     settings! {
         /// A message's time to live when the push names none; default 300 s.
         ttl: Duration,

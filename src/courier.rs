@@ -8,11 +8,12 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Config;
-use crate::connection::{Commands, Endpoint, Link};
-use crate::core::{Clock, Core};
+use crate::connection::{Commands, Endpoint};
+use crate::core::Core;
 use crate::engine::{Drained, Engine};
-use crate::keys::Keys;
+use crate::keys;
 use crate::metrics::{Counters, Metrics, add};
+use crate::partitions::{CLUSTER_PARTITIONS, MAX_PARTITIONS, Partitions};
 use crate::prepared::Prepared;
 use crate::script;
 use crate::server_info;
@@ -40,6 +41,18 @@ impl std::fmt::Debug for Courier {
     }
 }
 
+/// The number of partitions in force: the stored one, and if nothing is stored, that of the settings, which is stored then.
+/// Another number than the stored one is refused: sessions would be looked for where they are not.
+async fn partitions(cmd: &Commands, config: &Config, cluster: bool) -> Result<u16> {
+    let wanted = config.partitions.unwrap_or(if cluster { CLUSTER_PARTITIONS } else { 1 });
+    let stored = script::layout(cmd, &keys::layout(&config.prefix), u64::from(wanted)).await?;
+    let usable = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n));
+    match usable {
+        Some(stored) if stored == wanted || config.partitions.is_none() => Ok(stored),
+        _ => Err(Error::Layout { stored, configured: u64::from(wanted) }),
+    }
+}
+
 impl Courier {
     /// Connects with default settings; see [`Builder::connect`] for URLs and errors.
     ///
@@ -60,23 +73,23 @@ impl Courier {
     pub(crate) async fn start(config: Config, endpoint: Endpoint) -> Result<Self> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
-        let link = Link::open("cmd", endpoint.clone(), config.connect_timeout, None, stop.clone()).await?;
         let counters = Arc::new(Counters::default());
-        let cmd = Commands::new(link, config.call_timeout, counters.clone());
-        server_info::check(&cmd).await?;
+        let (connect, call) = (config.connect_timeout, config.call_timeout);
+        let cmd = Commands::open(endpoint.clone(), connect, call, counters.clone(), stop.clone()).await?;
+        server_info::check(&cmd, endpoint.is_cluster()).await?;
+        let partitions = partitions(&cmd, &config, endpoint.is_cluster()).await?;
         let core = Arc::new(Core {
-            keys: Keys::new(&config.prefix, 0),
+            partitions: Partitions::new(&config.prefix, partitions),
             config,
             endpoint,
             cmd,
             node: uuid::Uuid::new_v4().simple().to_string(),
             counters,
-            clock: Clock::new(),
             made_ids: AtomicU64::new(0),
             stop,
         });
         // A missing right shows here, by name, and not at the first message.
-        script::overview(&core.cmd, &core.keys, 0, 0).await?;
+        script::overview(&core.cmd, &core.partitions[0].keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
         Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
     }
@@ -114,7 +127,7 @@ impl Courier {
     pub async fn push(&self, push: Push) -> Result<Pushed> {
         let core = &self.core;
         let prepared = Prepared::check(core, push)?;
-        let push = || script::push(&core.cmd, &core.keys, prepared.args(core));
+        let push = || script::push(&core.cmd, prepared.args(core));
         let reply = self.repeat("push", push, prepared.is_idempotent()).await?;
         prepared.settle(core, reply)
     }
@@ -137,7 +150,7 @@ impl Courier {
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
         let idempotent = good.iter().all(|p| p.is_idempotent());
-        let push = || script::push_many(&core.cmd, &core.keys, good.iter().map(|p| p.args(core)).collect());
+        let push = || script::push_many(&core.cmd, good.iter().map(|p| p.args(core)).collect());
         let replies = match self.repeat("push", push, idempotent).await {
             Ok(replies) => replies,
             Err(e) => good.iter().map(|_| Err(e.clone())).collect(),
@@ -200,7 +213,7 @@ impl Courier {
     /// What this process did so far.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = self.core.counters.snapshot();
-        metrics.reconnects = self.core.cmd.link().reconnects() + self.engine.bell_reconnects();
+        metrics.reconnects = self.core.cmd.reconnects() + self.engine.bell_reconnects();
         metrics
     }
 

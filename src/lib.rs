@@ -43,6 +43,7 @@ mod dead_letters;
 mod delivery;
 #[cfg(doctest)]
 mod doctests;
+mod each;
 mod engine;
 mod error;
 mod ids;
@@ -51,6 +52,7 @@ mod keys;
 pub mod memory;
 mod metrics;
 mod notification;
+mod partitions;
 mod prepared;
 mod push;
 mod record;

@@ -84,12 +84,14 @@ impl Prepared {
         self.dedupe_ms > 0
     }
 
-    pub(crate) fn args<'a>(&'a self, core: &Core) -> PushArgs<'a> {
+    pub(crate) fn args<'a>(&'a self, core: &'a Core) -> PushArgs<'a> {
+        let keys = core.keys_of(self.sid.as_str());
         let (mark, bit) = match self.mark {
-            Mark::Own => (core.keys.dedupe(&self.sid, &self.id), None),
-            Mark::Bit { block, bit } => (core.keys.dedupe_block(&core.node, block), Some(bit)),
+            Mark::Own => (keys.dedupe(&self.sid, &self.id), None),
+            Mark::Bit { block, bit } => (keys.dedupe_block(&core.node, block), Some(bit)),
         };
         PushArgs {
+            keys,
             mark,
             bit,
             sid: &self.sid,

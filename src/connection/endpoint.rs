@@ -16,6 +16,8 @@ pub(crate) struct Endpoint {
     /// For people: no user, no password.
     pub(crate) address: String,
     pub(super) credentials: Option<Provider>,
+    /// Another server may take this one's place: looked for more often.
+    pub(super) replaceable: bool,
     pub(super) kind: Kind,
 }
 
@@ -24,8 +26,18 @@ pub(super) enum Kind {
     Server(Box<redis::Client>),
     #[cfg(feature = "sentinel")]
     Sentinel(Arc<super::sentinel::Sentinel>),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<Nodes>),
     #[cfg(feature = "memory")]
     Memory(crate::memory::Memory),
+}
+
+/// Where a Cluster is entered, and how its nodes are reached.
+#[cfg(feature = "cluster")]
+pub(super) struct Nodes {
+    pub(super) seeds: Vec<super::cluster::Place>,
+    /// A node that was checked to be usable; every other differs in its address only.
+    pub(super) client: redis::Client,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -47,11 +59,36 @@ impl Endpoint {
     /// Longest pause between two tries to connect. Where another server takes over, looking often costs the one that is
     /// gone nothing, and ends the outage with the failover.
     pub(super) fn longest_pause(&self) -> Duration {
+        if self.replaceable { Duration::from_millis(500) } else { Duration::from_secs(2) }
+    }
+
+    /// Whether sessions are spread over several servers.
+    pub(crate) fn is_cluster(&self) -> bool {
         match &self.kind {
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(_) => Duration::from_millis(500),
-            _ => Duration::from_secs(2),
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(_) => true,
+            _ => false,
         }
+    }
+
+    /// Where a Cluster is entered.
+    #[cfg(feature = "cluster")]
+    pub(super) fn seeds(&self) -> &[super::cluster::Place] {
+        match &self.kind {
+            Kind::Cluster(nodes) => &nodes.seeds,
+            _ => &[],
+        }
+    }
+
+    /// One node of a Cluster.
+    #[cfg(feature = "cluster")]
+    pub(super) fn node(&self, place: &super::cluster::Place) -> Self {
+        let kind = match &self.kind {
+            Kind::Cluster(nodes) => Kind::Server(Box::new(nodes.at(place))),
+            other => other.clone(),
+        };
+        let address = format!("{}:{}", place.0, place.1);
+        Self { address, credentials: self.credentials.clone(), replaceable: true, kind }
     }
 
     /// Opens one connection. `on_push` hears pushed frames and the connection's end.
@@ -74,6 +111,20 @@ impl Endpoint {
                 #[cfg(feature = "sentinel")]
                 Kind::Sentinel(sentinel) => {
                     sentinel.open_master(timeout, |client| self.open_server(client, &config)).await
+                }
+                // Any node will do: only where messages are published to all of them.
+                #[cfg(feature = "cluster")]
+                Kind::Cluster(nodes) => {
+                    let start = fastrand::usize(..nodes.seeds.len().max(1));
+                    let seeds = nodes.seeds.iter().cycle().skip(start).take(nodes.seeds.len());
+                    let mut opened = Err(Error::Closed { op: "connect" });
+                    for seed in seeds {
+                        opened = self.open_server(nodes.at(seed), &config).await;
+                        if opened.is_ok() {
+                            break;
+                        }
+                    }
+                    opened
                 }
                 #[cfg(feature = "memory")]
                 Kind::Memory(memory) => {
@@ -121,6 +172,28 @@ impl Endpoint {
         }
         redis::Client::open(info.set_redis_settings(redis))
             .map_err(|e| from_redis("connect", &self.address, &e, false))
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl Nodes {
+    fn at(&self, place: &super::cluster::Place) -> redis::Client {
+        let info = self.client.get_connection_info().clone();
+        let addr = moved(info.addr(), place);
+        // Settings that were usable for one address are for another one.
+        redis::Client::open(info.set_addr(addr)).unwrap_or_else(|_| self.client.clone())
+    }
+}
+
+/// The same kind of address elsewhere.
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
+pub(super) fn moved(addr: &redis::ConnectionAddr, (host, port): &(String, u16)) -> redis::ConnectionAddr {
+    use redis::ConnectionAddr::{Tcp, TcpTls};
+    match addr.clone() {
+        TcpTls { insecure, tls_params, .. } => {
+            TcpTls { host: host.clone(), port: *port, insecure, tls_params }
+        }
+        _ => Tcp(host.clone(), *port),
     }
 }
 

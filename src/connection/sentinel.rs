@@ -7,11 +7,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, ConnectionInfo, Value};
 use tokio::task::JoinSet;
 
 use super::Tls;
-use super::endpoint::client;
+use super::endpoint::{client, moved};
 use super::failure::from_redis;
 use crate::{Error, Result};
 
@@ -77,14 +77,7 @@ impl Sentinel {
     }
 
     fn at(&self, place: &Place) -> ConnectionInfo {
-        let (host, port) = place.clone();
-        let addr = match self.master.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        self.master.clone().set_addr(addr)
+        self.master.clone().set_addr(moved(self.master.addr(), place))
     }
 
     /// Ends when the sentinels name another master than this one.

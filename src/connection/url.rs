@@ -29,9 +29,14 @@ impl Endpoint {
                 needs_tls(scheme)?;
                 Self::sentinel(scheme, rest, "rediss", tls)
             }
-            "redis+cluster" => Err(bad("redis+cluster:// is not supported by this version")),
+            "redis+cluster" | "valkey+cluster" => Self::cluster(scheme, rest, "redis", tls),
+            "rediss+cluster" | "valkeys+cluster" => {
+                needs_tls(scheme)?;
+                Self::cluster(scheme, rest, "rediss", tls)
+            }
             other => {
-                let known = "memory, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel";
+                let known = "memory, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel, redis+cluster, \
+                             rediss+cluster";
                 Err(bad(format!("unknown scheme {:?}; known ones: {known}", crop(other))))
             }
         }
@@ -40,7 +45,7 @@ impl Endpoint {
     fn server(text: &str, tls: &Tls) -> Result<Self> {
         let (info, address) = server(text)?;
         let client = client(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
-        Ok(Self { address, credentials: None, kind: Kind::Server(Box::new(client)) })
+        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Server(Box::new(client)) })
     }
 
     #[cfg(feature = "sentinel")]
@@ -74,12 +79,43 @@ impl Endpoint {
         let hosts: Vec<&str> = sentinels.iter().map(|(address, _)| address.as_str()).collect();
         let address = format!("master {:?} of sentinels {}", crop(&name), hosts.join(","));
         let sentinel = super::sentinel::Sentinel::new(name, sentinels, master, tls.clone());
-        Ok(Self { address, credentials: None, kind: Kind::Sentinel(std::sync::Arc::new(sentinel)) })
+        let kind = Kind::Sentinel(std::sync::Arc::new(sentinel));
+        Ok(Self { address, credentials: None, replaceable: true, kind })
     }
 
     #[cfg(not(feature = "sentinel"))]
     fn sentinel(scheme: &str, _: &str, _: &str, _: &Tls) -> Result<Self> {
         Err(bad(format!("{scheme}:// needs the feature `sentinel` of mcp-courier")))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn cluster(_: &str, rest: &str, plain: &str, tls: &Tls) -> Result<Self> {
+        let many = Many::split(rest, &[])?;
+        if !matches!(many.path, "" | "0") {
+            return Err(bad(format!("a Cluster has database 0 only, not {:?}", crop(many.path))));
+        }
+        let (mut seeds, mut first) = (Vec::new(), None);
+        for host in many.hosts("6379") {
+            let (info, address) = server(&format!("{plain}://{}{host}", many.user))?;
+            let (redis::ConnectionAddr::Tcp(host, port) | redis::ConnectionAddr::TcpTls { host, port, .. }) =
+                info.addr().clone()
+            else {
+                return Err(bad(format!("{:?} is no host and port", crop(&address))));
+            };
+            seeds.push((host, port));
+            first.get_or_insert(info);
+        }
+        let first = first.ok_or_else(|| bad("has no host"))?;
+        let client = client(first, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
+        let hosts: Vec<String> = seeds.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let address = format!("cluster at {}", hosts.join(","));
+        let kind = Kind::Cluster(std::sync::Arc::new(super::endpoint::Nodes { seeds, client }));
+        Ok(Self { address, credentials: None, replaceable: true, kind })
+    }
+
+    #[cfg(not(feature = "cluster"))]
+    fn cluster(scheme: &str, _: &str, _: &str, _: &Tls) -> Result<Self> {
+        Err(bad(format!("{scheme}:// needs the feature `cluster` of mcp-courier")))
     }
 
     #[cfg(feature = "memory")]
@@ -92,7 +128,8 @@ impl Endpoint {
         } else {
             crate::memory::Memory::named(name)
         };
-        Ok(Self { address: format!("memory://{name}"), credentials: None, kind: Kind::Memory(memory) })
+        let address = format!("memory://{name}");
+        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Memory(memory) })
     }
 
     #[cfg(not(feature = "memory"))]
@@ -140,7 +177,7 @@ fn server(text: &str) -> Result<(ConnectionInfo, String)> {
 }
 
 /// What stands after the scheme of a URL with several hosts: `[user[:password]@]host[:port],…[/path][?options]`.
-#[cfg(feature = "sentinel")]
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
 struct Many<'a> {
     /// With its `@`, or empty.
     user: &'a str,
@@ -149,7 +186,7 @@ struct Many<'a> {
     options: Vec<(String, String)>,
 }
 
-#[cfg(feature = "sentinel")]
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
 impl<'a> Many<'a> {
     fn split(rest: &'a str, allowed: &[&str]) -> Result<Self> {
         if let Some((_, fragment)) = rest.split_once('#') {
@@ -180,6 +217,7 @@ impl<'a> Many<'a> {
         })
     }
 
+    #[cfg(feature = "sentinel")]
     fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
@@ -210,13 +248,14 @@ mod tests {
         assert!(why("redis://localhost/0#insecure").contains("insecure"));
         assert!(why("redis://:6379").contains("url"));
         assert!(!cfg!(feature = "memory") || why("memory://a/b").contains("plain name"));
-        assert!(why("redis+cluster://a,b").contains("not supported"));
         for url in [
             "redis://u:s3cret@h:port/0",
             "redis://u:s3cret@h/x",
             "ftp://u:s3cret@h",
             "redis+sentinel://u:s3cret@h:port,i/name",
             "redis+sentinel://u:s3cret@h",
+            "redis+cluster://u:s3cret@h/1",
+            "redis+cluster://u:s3cret@h:port",
         ] {
             assert!(!why(url).contains("s3cret"), "{url}");
         }
@@ -231,6 +270,20 @@ mod tests {
             let url = format!("redis://user:{password}@127.0.0.1:6379/0");
             Endpoint::parse(&url, &Tls::new()).expect("valid");
         }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn cluster_urls_name_nodes_and_no_database() {
+        let url = "redis+cluster://u:p%40s3cret@a,b:1,[::1]";
+        let endpoint = Endpoint::parse(url, &Tls::new()).expect("valid");
+        assert_eq!(endpoint.address, "cluster at a:6379,b:1,::1:6379");
+        assert_eq!(endpoint.seeds().len(), 3);
+        assert!(!format!("{endpoint:?}").contains("s3cret"));
+        assert!(why("redis+cluster://a/1").contains("database 0 only"));
+        assert!(why("redis+cluster://a,,b").contains("no host"));
+        assert!(why("redis+cluster://").contains("no host"));
+        assert!(why("redis+cluster://a?x=1").contains("unknown option"));
     }
 
     #[cfg(feature = "sentinel")]

@@ -9,6 +9,7 @@ mod claim;
 mod contract;
 mod dead;
 mod heartbeat;
+mod layout;
 mod pop;
 mod push;
 mod release;
@@ -21,7 +22,8 @@ mod sweep;
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
-pub(crate) use heartbeat::heartbeat;
+pub(crate) use heartbeat::{Beat, heartbeat};
+pub(crate) use layout::layout;
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push, push_many};
 pub(crate) use release::{leave, release};
@@ -41,7 +43,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 17] {
+pub(crate) fn all() -> [&'static Script; 18] {
     [
         &push::PUSH,
         &push::COALESCE,
@@ -51,6 +53,7 @@ pub(crate) fn all() -> [&'static Script; 17] {
         &claim::CLAIM,
         &release::RELEASE,
         &heartbeat::HEARTBEAT,
+        &layout::LAYOUT,
         &release::LEAVE,
         &sweep::SWEEP,
         &sweep::TIDY,

@@ -21,6 +21,8 @@ script!(pub(super) static COALESCE = "coalesce", uses ["now_ms", "record", "seen
 
 /// What the scripts take.
 pub(crate) struct PushArgs<'a> {
+    /// Of the session's partition.
+    pub(crate) keys: &'a Keys,
     pub(crate) sid: &'a Sid,
     pub(crate) id: &'a MessageId,
     pub(crate) body: &'a Bytes,
@@ -43,17 +45,13 @@ pub(crate) enum PushReply {
     Full { pending: u64 },
 }
 
-pub(crate) async fn push(cmd: &Commands, keys: &Keys, a: PushArgs<'_>) -> Result<PushReply> {
-    answer(cmd.run(&invocation(cmd, keys, &a)).await?)
+pub(crate) async fn push(cmd: &Commands, a: PushArgs<'_>) -> Result<PushReply> {
+    answer(cmd.run(&invocation(cmd, &a)).await?)
 }
 
 /// Many at once, pipelined in the order given; one answer each.
-pub(crate) async fn push_many(
-    cmd: &Commands,
-    keys: &Keys,
-    all: Vec<PushArgs<'_>>,
-) -> Result<Vec<Result<PushReply>>> {
-    let calls: Vec<_> = all.iter().map(|a| invocation(cmd, keys, a)).collect();
+pub(crate) async fn push_many(cmd: &Commands, all: Vec<PushArgs<'_>>) -> Result<Vec<Result<PushReply>>> {
+    let calls: Vec<_> = all.iter().map(|a| invocation(cmd, a)).collect();
     let values = cmd.run_many(&calls).await?;
     // One that will pass (as a script flushed in the middle) repeats the whole batch, or the order would suffer.
     if let Some(Err(e)) = values.iter().find(|v| v.as_ref().is_err_and(crate::Error::is_passing)) {
@@ -62,7 +60,8 @@ pub(crate) async fn push_many(
     Ok(values.into_iter().map(|value| value.and_then(answer)).collect())
 }
 
-fn invocation(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Invocation {
+fn invocation(cmd: &Commands, a: &PushArgs<'_>) -> Invocation {
+    let keys = a.keys;
     let mut call = Invocation::new(if a.coalesce.is_empty() { &PUSH } else { &COALESCE });
     call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(&a.mark);
     call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms);

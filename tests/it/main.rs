@@ -8,6 +8,8 @@ mod acks;
 mod basics;
 mod bodies;
 mod cancel;
+#[cfg(feature = "cluster")]
+mod cluster;
 #[cfg(feature = "cli")]
 mod command;
 #[cfg(feature = "cli")]
@@ -23,6 +25,7 @@ mod leftovers;
 mod lua;
 mod observability;
 mod ownership;
+mod partitions;
 mod protocol;
 mod pushing;
 mod races;

@@ -16,6 +16,8 @@ pub enum Kind {
     Binary,
     /// Child processes: a master, a replica, three sentinels.
     Sentinel,
+    /// Child processes: three masters, three replicas.
+    Cluster,
     /// The engine inside the process; no server at all.
     Memory,
 }
@@ -27,6 +29,7 @@ pub enum Backend {
     Docker,
     Binary(PathBuf),
     Sentinel(PathBuf),
+    Cluster(PathBuf),
     Memory,
 }
 
@@ -37,6 +40,7 @@ impl Backend {
             Self::Docker => Kind::Docker,
             Self::Binary(_) => Kind::Binary,
             Self::Sentinel(_) => Kind::Sentinel,
+            Self::Cluster(_) => Kind::Cluster,
             Self::Memory => Kind::Memory,
         }
     }
@@ -79,8 +83,13 @@ async fn choose() -> Result<Backend, String> {
         Some("sentinel") => {
             binary::find().map(Backend::Sentinel).map_err(|why| format!("TEST_REDIS=sentinel, but {why}"))
         }
+        Some("cluster") => {
+            binary::find().map(Backend::Cluster).map_err(|why| format!("TEST_REDIS=cluster, but {why}"))
+        }
         Some("memory") => Ok(Backend::Memory),
-        Some(other) => Err(format!("TEST_REDIS={other}: use url, docker, binary, sentinel or memory")),
+        Some(other) => {
+            Err(format!("TEST_REDIS={other}: use url, docker, binary, sentinel, cluster or memory"))
+        }
         None => find().await,
     }
 }

@@ -9,6 +9,8 @@ pub mod binary;
 pub mod capture;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 pub mod docker;
 pub mod fixture;
 pub mod leaks;
