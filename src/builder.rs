@@ -106,7 +106,8 @@ impl Builder {
 
     /// Connects to `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`),
     /// `redis+unix:///path[?db=0&user=…&pass=…]`, `redis+sentinel://[user:password@]host,host/name[/db]` (feature
-    /// `sentinel`; `rediss+sentinel://…` with `tls`), `memory://` (private to this courier) or `memory://name` (shared in
+    /// `sentinel`; `rediss+sentinel://…` with `tls`), `redis+cluster://[user:password@]host,host` (feature `cluster`;
+    /// `rediss+cluster://…` with `tls`), `memory://` (private to this courier) or `memory://name` (shared in
     /// this process). All of them, with their options: `docs/operating.md`.
     ///
     /// # Errors

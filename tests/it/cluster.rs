@@ -49,6 +49,44 @@ async fn each_kind_of_url_refuses_the_other_kind_of_server_by_name() {
     Courier::connect(&url).await.expect("connected").ping().await.expect("served");
 }
 
+/// The rights that the page lists, and those that it adds for a Cluster, are enough: a slot that moves included.
+#[tokio::test]
+async fn the_rights_of_the_page_are_enough_in_a_cluster() {
+    let Some(cluster) = cluster_or_skip("rights", NEVER).await else { return };
+    let page = include_str!("../../docs/protocol.md");
+    let more =
+        page.split("In a Cluster also `").nth(1).and_then(|rest| rest.split('`').next()).expect("rights");
+    let rights = crate::protocol::block("acl");
+    for node in &cluster.nodes {
+        let info: String = cluster.ask(node.port, &["INFO", "server"]).await.expect("INFO");
+        let old = ["6.2", "7.0"].iter().any(|v| info.contains(&format!("redis_version:{v}")));
+        let words = rights.split_whitespace().skip(1).filter(|w| !(old && *w == "+client|setinfo"));
+        let rule: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(words).chain(more.split(' ')).collect();
+        cluster.ask::<String>(node.port, &rule).await.expect("every rule of the page is one");
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://courier:password@");
+    let courier = quick().connect(&url).await.expect("connects with these rights");
+    let (sink, sessions) = (Recorder::new(), [session("s0"), session("s1"), session("s2"), session("s3")]);
+    for s in &sessions {
+        courier.subscribers().ensure_running(s, sink.clone()).await.expect("claimed");
+        courier.push(push(s, "1")).await.expect("queued");
+    }
+    sink.wait_for(4).await;
+    let slot = slot_of_session("s0", 64);
+    let (from, _) = cluster.owner(cluster.nodes[0].port, slot).await;
+    let to = cluster.nodes[..3].iter().map(|node| node.port).find(|&port| port != from).expect("another");
+    cluster.migrate(slot, from, to).await;
+    courier.push(push(&sessions[0], "2")).await.expect("queued");
+    sink.wait_for(5).await;
+    courier.overview(10).await.expect("a look");
+    courier.shutdown(Duration::from_secs(5)).await;
+    for node in &cluster.nodes[..3] {
+        let refused: Vec<redis::Value> = cluster.ask(node.port, &["ACL", "LOG"]).await.expect("the log");
+        let refused: Vec<_> = refused.iter().filter(|e| !format!("{e:?}").contains("client")).collect();
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+}
+
 /// Sessions of all masters, pushed one by one and in batches; at each master the two connections of each process, and none
 /// at the replicas.
 #[tokio::test]
@@ -131,12 +169,7 @@ async fn migrations_and_failovers_on_order_under_load_lose_nothing_and_keep_the_
     for replica in &cluster.nodes[3..] {
         let before: String = cluster.ask(replica.port, &["INFO", "replication"]).await.expect("INFO");
         assert!(before.contains("role:slave"), "{before}");
-        cluster.ask::<String>(replica.port, &["CLUSTER", "FAILOVER"]).await.expect("a failover");
-        wait_until("the replica to be master", Duration::from_secs(30), || async {
-            let now: String = cluster.ask(replica.port, &["INFO", "replication"]).await?;
-            if now.contains("role:master") { Ok(()) } else { Err(now) }
-        })
-        .await;
+        cluster.failover(replica.port).await;
         load.wait_delivered(100).await;
     }
     println!("three masters replaced");

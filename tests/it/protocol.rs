@@ -19,7 +19,7 @@ fn repository() -> PathBuf {
 }
 
 /// The text of a block in the page, found by the comment in front of it.
-fn block(mark: &str) -> String {
+pub fn block(mark: &str) -> String {
     let mark = format!("<!-- test: {mark} -->\n");
     let (_, rest) = PAGE.split_once(&mark).unwrap_or_else(|| panic!("no {mark} in docs/protocol.md"));
     let (_, rest) = rest.split_once('\n').expect("an opening fence");

@@ -50,6 +50,24 @@ async fn both_connections_go_to_the_named_master_with_credentials_for_each_kind_
     assert_eq!(ours, 2, "two connections, both to database 2 of the master: {list}");
     courier.shutdown(Duration::from_secs(5)).await;
 
+    // Of a sentinel nothing but the question is asked.
+    for sentinel in &trio.sentinels {
+        let mut raw = server::raw(&format!("redis://:of-sentinels@127.0.0.1:{}", sentinel.port)).await;
+        let mut user = redis::cmd("ACL");
+        user.arg(&[
+            "SETUSER",
+            "asks",
+            "on",
+            ">little",
+            "-@all",
+            "+hello",
+            "+sentinel|get-master-addr-by-name",
+        ]);
+        user.exec_async(&mut raw).await.expect("a user");
+    }
+    let little = url.replace("sentinel_pass=of-sentinels", "sentinel_user=asks&sentinel_pass=little");
+    Courier::connect(&little).await.expect("these rights are enough").ping().await.expect("served");
+
     let wrong = Courier::connect(url.replace("of-sentinels", "wrong")).await.expect_err("sentinels refuse");
     assert!(matches!(&wrong, Error::Refused { code, .. } if code == "WRONGPASS"), "{wrong}");
     let wrong = Courier::connect(url.replace("of-servers", "wrong")).await.expect_err("the master refuses");

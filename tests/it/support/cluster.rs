@@ -88,13 +88,13 @@ impl Cluster {
             })
             .await;
         }
-        self.wait_whole(&[]).await;
+        self.wait_whole().await;
         Ok(())
     }
 
-    /// Until every node but those that are gone sees all slots served, and every replica is in sync.
-    pub async fn wait_whole(&self, gone: &[u16]) {
-        for node in self.nodes.iter().filter(|node| !gone.contains(&node.port)) {
+    /// Until every node sees all slots served by a master with a replica, and every replica is in sync.
+    async fn wait_whole(&self) {
+        for node in &self.nodes {
             let raw = raw_of(node.port).await;
             wait_until("the cluster to be whole", Duration::from_secs(60), || {
                 let mut raw = raw.clone();
@@ -102,7 +102,14 @@ impl Cluster {
                     let state: String = ask(&mut raw, &["CLUSTER", "INFO"]).await?;
                     let role: String = ask(&mut raw, &["INFO", "replication"]).await?;
                     let in_step = role.contains("role:master") || role.contains("master_link_status:up");
-                    if state.contains("cluster_state:ok") && in_step { Ok(()) } else { Err(state + &role) }
+                    if !state.contains("cluster_state:ok") || !in_step {
+                        return Err(state + &role);
+                    }
+                    for (slot, _) in THIRDS {
+                        let (master, replica) = owner_of(&mut raw, slot).await?;
+                        replica.ok_or_else(|| format!("no replica of {master} is known"))?;
+                    }
+                    Ok(())
                 }
             })
             .await;
@@ -133,6 +140,23 @@ impl Cluster {
     /// Who has a slot, as the node on `asked` sees it, and the first replica there.
     pub async fn owner(&self, asked: u16, slot: u16) -> (u16, Option<u16>) {
         owner_of(&mut raw_of(asked).await, slot).await.expect("somebody has the slot")
+    }
+
+    /// Has a replica take its master's place, with everything alive. It gives up by itself after 5 s: then it is told
+    /// again.
+    pub async fn failover(&self, replica: u16) {
+        for _ in 0..8 {
+            let _ = self.ask::<String>(replica, &["CLUSTER", "FAILOVER"]).await;
+            let end = std::time::Instant::now() + Duration::from_secs(6);
+            while std::time::Instant::now() < end {
+                let role: String = self.ask(replica, &["INFO", "replication"]).await.unwrap_or_default();
+                if role.contains("role:master") {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        panic!("{replica} does not become a master");
     }
 
     /// Moves a slot with all its keys, as `redis-cli --cluster reshard` does.

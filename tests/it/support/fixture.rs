@@ -253,6 +253,11 @@ impl Fixture {
             if heard == 0 { Ok(()) } else { Err("it still listens".to_owned()) }
         })
         .await;
+        // How many hear a shard channel says nothing certain: there the lease tells the dead from the living.
+        if self.server.kind() == server::Kind::Cluster {
+            let lease: Option<f64> = self.ask(&format!("ZSCORE {} {node}", self.key("n", ""))).await;
+            self.wait_server_ms(lease.unwrap_or_default() as u64 + 1).await;
+        }
     }
 
     /// No key without a TTL but the indexes, and those hold no session any more.
