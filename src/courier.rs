@@ -10,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::config::Config;
 use crate::connection::{Commands, Endpoint};
 use crate::core::Core;
+use crate::each::each;
 use crate::engine::{Drained, Engine};
 use crate::keys;
 use crate::metrics::{Counters, Metrics, add};
@@ -126,19 +127,21 @@ impl Courier {
     /// A dropped call may still have queued the message, once. To be able to repeat it, give it an id: [`Push::id`].
     pub async fn push(&self, push: Push) -> Result<Pushed> {
         let core = &self.core;
-        let prepared = Prepared::check(core, push)?;
-        let push = || script::push(&core.cmd, prepared.args(core));
+        let prepared = Arc::new(Prepared::check(core, push)?);
+        let push = || self.engine.push(prepared.clone());
         let reply = self.repeat("push", push, prepared.is_idempotent()).await?;
         prepared.settle(core, reply)
     }
 
-    /// Queues many messages in one round trip; answers each of them, in the order given.
+    /// Queues many messages; answers each of them, in the order given. One round trip for up to 256 messages or a
+    /// mebibyte of bodies, and one for each further such part.
     ///
     /// Messages of one session stand in its queue in the order given, also when the connection is lost on the way:
-    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered
-    /// as a duplicate. The one exception is a server that refuses the first messages of a batch and takes the later
-    /// ones, as while its scripts are flushed or its data is loaded: the refused ones then stand behind. A message that
-    /// is refused for itself stops no other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
+    /// then the part is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered as a
+    /// duplicate. A part is one script call: the server takes it whole or, when it is full or refuses for another reason,
+    /// not at all; what comes after a refused part is not sent and gets the same error. A message that is refused for
+    /// itself (its queue is full) stops no other. Redis: `lua/push.lua`, and `lua/coalesce.lua` for each message with a
+    /// coalescing key.
     ///
     /// # Errors
     /// For each message as [`Courier::push`].
@@ -149,21 +152,51 @@ impl Courier {
         let core = &self.core;
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
-        let idempotent = good.iter().all(|p| p.is_idempotent());
-        let push = || script::push_many(&core.cmd, good.iter().map(|p| p.args(core)).collect());
-        let replies = match self.repeat("push", push, idempotent).await {
-            Ok(replies) => replies,
-            Err(e) => good.iter().map(|_| Err(e.clone())).collect(),
-        };
+        let mut members: Vec<Vec<usize>> = vec![Vec::new(); core.partitions.len()];
+        for (n, prepared) in good.iter().enumerate() {
+            members[core.partitions.of(prepared.sid.as_str())].push(n);
+        }
+        members.retain(|members| !members.is_empty());
+        let pushing =
+            members.iter().map(|members| self.push_in_order(members.iter().map(|&n| good[n]).collect()));
+        let mut replies: Vec<_> = good.iter().map(|_| None).collect();
+        for (members, answers) in members.iter().zip(each(pushing).await) {
+            for (&n, answer) in members.iter().zip(answers) {
+                replies[n] = Some(answer);
+            }
+        }
         let mut replies = replies.into_iter();
         checked
-            .into_iter()
+            .iter()
             .map(|one| {
-                let prepared = one?;
+                let prepared = one.as_ref().map_err(Clone::clone)?;
                 let missing = || Err(Error::Reply { op: "push", got: "fewer answers than pushes".into() });
-                prepared.settle(core, replies.next().unwrap_or_else(missing)?)
+                prepared.settle(core, replies.next().flatten().unwrap_or_else(missing)?)
             })
             .collect()
+    }
+
+    /// Messages of one partition, some in each call, one call after the other.
+    async fn push_in_order(&self, good: Vec<&Prepared>) -> Vec<Result<script::PushReply>> {
+        let core = &self.core;
+        let Some(first) = good.first() else { return Vec::new() };
+        let keys = core.keys_of(first.sid.as_str());
+        let mut replies = Vec::with_capacity(good.len());
+        let mut rest = &good[..];
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(Prepared::part_of(rest));
+            rest = later;
+            let args: Vec<_> = part.iter().map(|prepared| prepared.args(core)).collect();
+            let push = || script::push(&core.cmd, keys, &args);
+            match self.repeat("push", push, part.iter().all(|p| p.is_idempotent())).await {
+                Ok(answers) => replies.extend(answers),
+                Err(e) => {
+                    replies.extend((replies.len()..good.len()).map(|_| Err(e.clone())));
+                    break;
+                }
+            }
+        }
+        replies
     }
 
     /// Repeats an operation after passing failures until the deadline. One that may have been done is repeated only

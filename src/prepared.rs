@@ -13,6 +13,9 @@ use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result};
 const MAX_COALESCE_BYTES: usize = 256;
 /// Most bytes of a trace context.
 const MAX_TRACE_BYTES: usize = 512;
+/// Messages of a batch in one script call, and about how many bytes of bodies.
+const PART: usize = 256;
+const PART_BYTES: usize = 1 << 20;
 /// Ids made here whose marks share a key: a kilobyte of bits.
 const BLOCK_BITS: u64 = 8192;
 
@@ -28,7 +31,7 @@ enum Mark {
 /// Everything but the sending. Its id was chosen before the first try, so that a repetition is the same message.
 pub(crate) struct Prepared {
     push: Push,
-    sid: Sid,
+    pub(crate) sid: Sid,
     id: MessageId,
     ttl_ms: u64,
     dedupe_ms: u64,
@@ -84,14 +87,28 @@ impl Prepared {
         self.dedupe_ms > 0
     }
 
-    pub(crate) fn args<'a>(&'a self, core: &'a Core) -> PushArgs<'a> {
+    /// How many of them travel in one script call.
+    pub(crate) fn part_of(all: &[&Self]) -> usize {
+        let mut bytes = 0;
+        let fits = |one: &&&Self| {
+            bytes += one.weight();
+            bytes <= PART_BYTES
+        };
+        all.iter().take(PART).take_while(fits).count().max(1)
+    }
+
+    /// About its bytes on the way.
+    pub(crate) fn weight(&self) -> usize {
+        self.push.body.len()
+    }
+
+    pub(crate) fn args<'a>(&'a self, core: &Core) -> PushArgs<'a> {
         let keys = core.keys_of(self.sid.as_str());
         let (mark, bit) = match self.mark {
             Mark::Own => (keys.dedupe(&self.sid, &self.id), None),
             Mark::Bit { block, bit } => (keys.dedupe_block(&core.node, block), Some(bit)),
         };
         PushArgs {
-            keys,
             mark,
             bit,
             sid: &self.sid,
@@ -109,11 +126,11 @@ impl Prepared {
     }
 
     /// Counts the answer and puts it into the caller's words.
-    pub(crate) fn settle(self, core: &Core, reply: PushReply) -> Result<Pushed> {
+    pub(crate) fn settle(&self, core: &Core, reply: PushReply) -> Result<Pushed> {
         match reply {
             PushReply::Full { pending } => {
                 add(&core.counters.refused_full, 1);
-                Err(Error::QueueFull { session: self.push.session, pending, limit: self.max_pending })
+                Err(Error::QueueFull { session: self.push.session.clone(), pending, limit: self.max_pending })
             }
             PushReply::Stored { status, pending, dropped } => {
                 let counter = match status {
@@ -125,7 +142,7 @@ impl Prepared {
                 add(&core.counters.dropped, dropped);
                 let (session, id) = (&self.push.session, &self.id);
                 tracing::debug!(%session, %id, status = status.as_str(), pending, "push");
-                Ok(Pushed { id: self.id, status, pending, dropped })
+                Ok(Pushed { id: self.id.clone(), status, pending, dropped })
             }
         }
     }

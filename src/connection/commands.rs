@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use super::Endpoint;
 use super::failure::{from_redis, script_missing};
 use super::route::{Ready, Route};
-use crate::each::each;
 use crate::metrics::{Counters, add};
 use crate::script::Invocation;
 use crate::{Error, Result};
@@ -96,70 +95,6 @@ impl Commands {
             Err(Sent::Failed(e)) => Err(e),
             Ok(value) => Ok(value),
         }
-    }
-
-    /// Runs calls in one round trip, in order; one answer each. In a Cluster: one round trip to each node, side by side,
-    /// in order on each of them.
-    pub(crate) async fn run_many(&self, calls: &[Invocation]) -> Result<Vec<Result<Value>>> {
-        let mut groups: Vec<(Option<(String, u16)>, Vec<usize>)> = Vec::new();
-        for (n, call) in calls.iter().enumerate() {
-            let place = self.route.place(call.first_key());
-            match groups.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, group)) => group.push(n),
-                None => groups.push((place, vec![n])),
-            }
-        }
-        let sending = groups.iter().map(|(_, group)| {
-            let calls: Vec<&Invocation> = group.iter().map(|&n| &calls[n]).collect();
-            async move { self.run_pipeline(&calls).await }
-        });
-        let answered = each(sending).await;
-        let mut answers: Vec<Option<Result<Value>>> = calls.iter().map(|_| None).collect();
-        for ((_, group), values) in groups.iter().zip(answered) {
-            for (&n, value) in group.iter().zip(values?) {
-                answers[n] = Some(value);
-            }
-        }
-        let missing = |n: usize| {
-            let op = calls[n].script.name;
-            Err(Error::Reply { op, got: "fewer answers than calls".into() })
-        };
-        Ok(answers.into_iter().enumerate().map(|(n, answer)| answer.unwrap_or_else(|| missing(n))).collect())
-    }
-
-    /// The first of each script goes by EVAL, which makes it known to the server, and the others by EVALSHA behind it.
-    async fn run_pipeline(&self, calls: &[&Invocation]) -> Result<Vec<Result<Value>>> {
-        let Some(first) = calls.first() else { return Ok(Vec::new()) };
-        let op = first.script.name;
-        let mut pipeline = redis::Pipeline::with_capacity(calls.len());
-        pipeline.ignore_errors();
-        let mut known: Vec<&str> = Vec::new();
-        for call in calls {
-            let with_text = !known.contains(&call.script.name);
-            if with_text {
-                known.push(call.script.name);
-            }
-            pipeline.add_command(call.command(with_text));
-        }
-        let deadline = Instant::now() + self.call_timeout;
-        let mut ready = self.route.ready(op, first.first_key(), None, deadline).await?;
-        let values = match tokio::time::timeout_at(deadline, ready.send_all(&pipeline, calls.len())).await {
-            Ok(Ok(values)) => values,
-            Ok(Err(e)) => {
-                self.route.learn(&ready, &e);
-                return Err(from_redis(op, ready.address(), &e, true));
-            }
-            Err(_) => return Err(self.unanswered(op, &ready)),
-        };
-        let answers = values.into_iter().map(|value| match value {
-            Value::ServerError(e) => {
-                let e = redis::RedisError::from(e);
-                self.route.learn(&ready, &e);
-                Err(from_redis(op, ready.address(), &e, true))
-            }
-            value => Ok(value),
-        });
-        Ok(answers.collect())
     }
 
     fn unanswered(&self, op: &'static str, ready: &Ready) -> Error {

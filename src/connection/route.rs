@@ -58,15 +58,6 @@ impl Route {
         }
     }
 
-    /// Tells calls that may travel together: those with the same answer.
-    pub(super) fn place(&self, _key: Option<&[u8]>) -> Option<(String, u16)> {
-        match self {
-            Self::One(_) => None,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.place(_key.map(crate::partitions::slot_of_key)),
-        }
-    }
-
     /// The connection to whoever has this key, waiting for it until the deadline when it is down.
     pub(super) async fn ready(
         &self,
@@ -142,13 +133,5 @@ impl Ready {
             return answers.into_iter().nth(1).unwrap_or(Value::Nil).extract_error();
         }
         self.connection.send_packed_command(cmd).await?.extract_error()
-    }
-
-    pub(super) async fn send_all(
-        &mut self,
-        pipeline: &redis::Pipeline,
-        count: usize,
-    ) -> RedisResult<Vec<Value>> {
-        self.connection.send_packed_commands(pipeline, 0, count).await
     }
 }

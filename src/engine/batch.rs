@@ -19,7 +19,10 @@ pub(super) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
 
 struct Shared<Q, R> {
     op: &'static str,
+    /// Most requests in a call, and about how much they may weigh together.
     most: usize,
+    most_weight: usize,
+    weight: fn(&Q) -> usize,
     calls: usize,
     run: Box<dyn Fn(Vec<Q>) -> Replies<R> + Send + Sync>,
     queue: Mutex<Queue<Q, R>>,
@@ -38,25 +41,69 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
         calls: usize,
         run: impl Fn(Vec<Q>) -> Replies<R> + Send + Sync + 'static,
     ) -> Self {
-        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0 });
-        Self(Arc::new(Shared { op, most, calls, run: Box::new(run), queue }))
+        Self::weighed(op, most, (usize::MAX, |_| 0), calls, run)
     }
 
-    /// Answers when the batch that carried the request was answered. Dropping the future does not take the request
+    /// The same with a limit on what the requests of a call weigh together; a heavier one travels alone.
+    pub(super) fn weighed(
+        op: &'static str,
+        most: usize,
+        (most_weight, weight): (usize, fn(&Q) -> usize),
+        calls: usize,
+        run: impl Fn(Vec<Q>) -> Replies<R> + Send + Sync + 'static,
+    ) -> Self {
+        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0 });
+        Self(Arc::new(Shared { op, most, most_weight, weight, calls, run: Box::new(run), queue }))
+    }
+
+    /// Answers when the call that carried the request was answered. Dropping the future may or may not take the request
     /// back.
     pub(super) async fn call(&self, request: Q) -> Result<R> {
-        let (answer, answered) = oneshot::channel();
-        let start = {
-            let mut queue = self.0.lock();
-            queue.waiting.push_back((request, answer));
-            let start = queue.in_flight < self.0.calls;
-            queue.in_flight += usize::from(start);
-            start
+        let shared = &self.0;
+        let answered = {
+            let mut queue = shared.lock();
+            if queue.in_flight < shared.calls && queue.waiting.is_empty() {
+                queue.in_flight += 1;
+                Err(request)
+            } else {
+                let (answer, answered) = oneshot::channel();
+                queue.waiting.push_back((request, answer));
+                Ok(answered)
+            }
         };
-        if start {
-            tokio::spawn(self.0.clone().drain());
+        match answered {
+            Ok(answered) => answered.await.unwrap_or(Err(Error::Closed { op: shared.op })),
+            // Nobody else is there: no task is needed to carry one request.
+            Err(request) => {
+                let _turn = Turn(shared);
+                let mut replies = (shared.run)(vec![request]).await?;
+                match (replies.pop(), replies.len()) {
+                    (Some(reply), 0) => reply,
+                    (_, more) => Err(shared.miscounted(more, 1)),
+                }
+            }
         }
-        answered.await.unwrap_or(Err(Error::Closed { op: self.0.op }))
+    }
+}
+
+/// A caller's own call is on its way. When it ends, also by being dropped, those who came meanwhile have theirs.
+struct Turn<'a, Q: Send + 'static, R: Send + 'static>(&'a Arc<Shared<Q, R>>);
+
+impl<Q: Send + 'static, R: Send + 'static> Drop for Turn<'_, Q, R> {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !queue.waiting.is_empty() => {
+                drop(queue);
+                runtime.spawn(self.0.clone().drain());
+            }
+            Ok(_) => queue.in_flight -= 1,
+            // The runtime is gone, and with it whatever the others wait in.
+            Err(_) => {
+                queue.in_flight -= 1;
+                queue.waiting.clear();
+            }
+        }
     }
 }
 
@@ -65,17 +112,33 @@ impl<Q, R> Shared<Q, R> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn miscounted(&self, got: usize, wanted: usize) -> Error {
+        Error::Reply { op: self.op, got: format!("{got} answers for {wanted} requests") }
+    }
+
+    /// The next call's requests, or none: then this caller's turn is over.
+    fn next(&self) -> Vec<Waiting<Q, R>> {
+        let mut queue = self.lock();
+        let (mut n, mut weight) = (0, 0);
+        for (request, _) in queue.waiting.iter().take(self.most) {
+            weight += (self.weight)(request);
+            if n > 0 && weight > self.most_weight {
+                break;
+            }
+            n += 1;
+        }
+        if n == 0 {
+            queue.in_flight -= 1;
+        }
+        queue.waiting.drain(..n).collect()
+    }
+
     async fn drain(self: Arc<Self>) {
         loop {
-            let batch: Vec<_> = {
-                let mut queue = self.lock();
-                let n = queue.waiting.len().min(self.most);
-                if n == 0 {
-                    queue.in_flight -= 1;
-                    return;
-                }
-                queue.waiting.drain(..n).collect()
-            };
+            let batch = self.next();
+            if batch.is_empty() {
+                return;
+            }
             let (requests, answers): (Vec<Q>, Vec<_>) = batch.into_iter().unzip();
             match (self.run)(requests).await {
                 Ok(replies) if replies.len() == answers.len() => {
@@ -84,8 +147,8 @@ impl<Q, R> Shared<Q, R> {
                     }
                 }
                 Ok(replies) => {
-                    let got = format!("{} answers for {} sessions", replies.len(), answers.len());
-                    fail(answers, &Error::Reply { op: self.op, got });
+                    let e = self.miscounted(replies.len(), answers.len());
+                    fail(answers, &e);
                 }
                 Err(e) => fail(answers, &e),
             }

@@ -121,7 +121,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
                     path.on_its_way.get_or_insert(Sent { generation: *generation, ..sent });
                     lost[*partition] = answer.lost || !answer.known;
                     for sid in &answer.fenced {
-                        engine.wake(sid, Start::Fetch);
+                        engine.wake(sid.as_str(), Start::Fetch);
                     }
                 }
                 Err(Error::Closed { .. }) => return,

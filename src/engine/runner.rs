@@ -1,8 +1,10 @@
 //! Serves one session for as long as it has something to do: claim, deliver in order, ack and fetch.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +13,7 @@ use tracing::Instrument;
 
 use super::Engine;
 use super::recent::Recent;
-use super::sessions::{Active, Ended};
+use super::sessions::{Active, Ended, Slot};
 use crate::delivery::{AnySink, is_closed, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
@@ -83,19 +85,17 @@ impl Drop for Runner {
 }
 
 impl Runner {
-    pub(super) fn new(engine: Arc<Engine>, sid: Sid, serial: u64, active: Arc<Active>) -> Option<Self> {
-        let (session, sink, epoch, recent) = engine.sessions.with(&sid, serial, |slot| {
-            (slot.session.clone(), slot.sink.clone(), slot.epoch, Recent::from_kept(slot.recent.take()))
-        })?;
-        Some(Self {
+    /// Takes over what the slot keeps while its session is idle.
+    pub(super) fn new(engine: Arc<Engine>, sid: Sid, slot: &mut Slot, active: Arc<Active>) -> Box<Self> {
+        Box::new(Self {
             engine,
             sid,
-            serial,
-            session,
-            sink,
+            serial: slot.serial,
+            session: slot.session.clone(),
+            sink: slot.sink.clone(),
             active,
-            epoch,
-            recent,
+            epoch: slot.epoch,
+            recent: Recent::from_kept(slot.recent.take()),
             batch: VecDeque::new(),
             fetched: Instant::now(),
             delivered: Vec::new(),
@@ -105,27 +105,32 @@ impl Runner {
         })
     }
 
-    pub(super) async fn run(mut self, start: Start) {
+    pub(super) fn is_claimed(&self) -> bool {
+        self.epoch > 0
+    }
+
+    pub(super) async fn run(mut self: Box<Self>, start: Start) {
         let mut step = self.begin(start).await;
         loop {
             step = match step {
-                Step::End(why) => return self.finish(why).await,
+                // Boxed: what is rare must not make the task large, since one is made for most messages.
+                Step::End(why) => return Box::pin(self.finish(why)).await,
                 Step::Idle if self.go_idle() => {
                     self.at_rest = true;
                     return;
                 }
                 Step::Idle | Step::On => self.step().await,
-                Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
+                Step::Wait(pause) if Box::pin(self.interrupted(pause)).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
-                Step::Claim(_, pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
-                Step::Claim(mode, _) => self.claim(mode).await,
+                Step::Claim(_, pause) if Box::pin(self.interrupted(pause)).await => Step::End(Ended::Stopped),
+                Step::Claim(mode, _) => Box::pin(self.claim(mode)).await,
             };
         }
     }
 
     async fn begin(&mut self, start: Start) -> Step {
         match start {
-            Start::Claim(mode) => self.claim(mode).await,
+            Start::Claim(mode) => Box::pin(self.claim(mode)).await,
             Start::Fetch => Step::On,
             Start::Look => {
                 let step = self.exchange(self.engine.core.config.batch).await;
@@ -134,9 +139,8 @@ impl Runner {
             }
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
-                // One that was delivered before this doorbell came has left the list: nothing to do but to look.
+                // One that was delivered before this doorbell came is not delivered again, and its ack removes nothing.
                 let record = Record::parse(&bytes);
-                let record = record.filter(|r| !self.recent.contains(self.engine.identities.of(r)));
                 // It may have been on its way for long: whether its time is over is the server's to say.
                 let record = record.filter(|r| !self.is_past(r.expires_ms));
                 self.batch.extend(record);
@@ -146,7 +150,7 @@ impl Runner {
     }
 
     async fn step(&mut self) -> Step {
-        if self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+        if self.active.must_end() || self.engine.core.stop.is_cancelled() {
             return Step::End(Ended::Stopped);
         }
         if is_closed(&*self.sink) {
@@ -156,9 +160,10 @@ impl Runner {
         if !self.batch.is_empty() && self.active.rang() {
             self.batch.clear();
         }
-        match self.batch.pop_front() {
-            Some(record) => self.deliver(record).await,
-            None => self.exchange(self.engine.core.config.batch).await,
+        if self.batch.is_empty() {
+            self.exchange(self.engine.core.config.batch).await
+        } else {
+            self.deliver_next().await
         }
     }
 
@@ -167,7 +172,8 @@ impl Runner {
         self.engine.core.partition_of(self.sid.as_str()).clock.is_past(server_ms)
     }
 
-    async fn deliver(&mut self, record: Record) -> Step {
+    async fn deliver_next(&mut self) -> Step {
+        let Some(record) = self.batch.pop_front() else { return Step::On };
         let core = self.engine.core.clone();
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
@@ -182,9 +188,10 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
-        self.active.delivering.store(true, Ordering::Relaxed);
-        let outcome = self.hand_over(delivery).instrument(span.clone()).await;
-        self.active.delivering.store(false, Ordering::Relaxed);
+        self.active.set_delivering(true);
+        let delivering = span.in_scope(|| without_panic(&*self.sink, delivery));
+        let outcome = self.hand_over(delivering).instrument(span.clone()).await;
+        self.active.set_delivering(false);
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(ended) => return Step::End(ended),
@@ -204,31 +211,49 @@ impl Runner {
             Err(SinkError::Closed) => Step::End(Ended::SinkClosed),
             Err(SinkError::Retry(why)) => {
                 tracing::debug!(parent: &span, error = %why, "delivery failed");
-                self.failed(record, attempt, false, &why).await
+                Box::pin(self.failed(record, attempt, false, &why)).await
             }
             Err(SinkError::Rejected(why)) => {
                 tracing::warn!(parent: &span, error = %why, "message rejected, it becomes a dead letter");
-                self.failed(record, attempt, true, &why).await
+                Box::pin(self.failed(record, attempt, true, &why)).await
             }
         }
     }
 
     /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
     /// the delivery. Ended: the delivery's future was dropped.
-    async fn hand_over(&self, delivery: Delivery) -> Result<Result<(), SinkError>, Ended> {
-        let mut delivering = std::pin::pin!(without_panic(&*self.sink, delivery));
+    async fn hand_over(
+        &self,
+        mut delivering: impl Future<Output = Result<(), SinkError>> + Send + Unpin,
+    ) -> Result<Result<(), SinkError>, Ended> {
+        let at_once = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut delivering).poll(cx))).await;
+        match at_once {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => Box::pin(self.wait_for_sink(delivering)).await,
+        }
+    }
+
+    async fn wait_for_sink(
+        &self,
+        mut delivering: impl Future<Output = Result<(), SinkError>> + Send + Unpin,
+    ) -> Result<Result<(), SinkError>, Ended> {
+        let core = &self.engine.core;
         loop {
             tokio::select! {
                 biased;
                 outcome = &mut delivering => return Ok(outcome),
-                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
-                () = self.active.bell.notified() => {}
+                () = core.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.told_to_stop_or_check() => {}
+            }
+            if self.active.must_stop() {
+                return Err(Ended::Stopped);
             }
             let token = PopItem { sid: self.sid.clone(), epoch: self.epoch, want: 0 };
             tokio::select! {
                 biased;
                 outcome = &mut delivering => return Ok(outcome),
-                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                () = core.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.told_to_stop() => return Err(Ended::Stopped),
                 answer = self.engine.calls.pops.call(token) => if matches!(answer, Ok(Err(Denied::Fenced))) {
                     return Err(Ended::Superseded);
                 }
@@ -252,7 +277,7 @@ impl Runner {
                 self.delivered.clear();
                 self.take(next, want)
             }
-            Ok(Err(denied)) => self.denied(denied).await,
+            Ok(Err(denied)) => Box::pin(self.denied(denied)).await,
             Err(e) => self.refused(&e),
         }
     }
@@ -389,9 +414,8 @@ impl Runner {
     async fn interrupted(&self, pause: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
-            () = self.active.bell.notified() => false,
-            () = self.active.stop.cancelled() => true,
-            () = self.active.drain.cancelled() => true,
+            () = self.active.changed() => self.active.must_end(),
+            () = self.engine.core.stop.cancelled() => true,
         }
     }
 
@@ -399,7 +423,7 @@ impl Runner {
     fn go_idle(&mut self) -> bool {
         let kept = std::mem::take(&mut self.recent).into_kept();
         let back = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-            if self.active.rang() || self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+            if self.active.rang() || self.active.must_end() {
                 return Some(kept);
             }
             slot.recent = kept;
@@ -418,8 +442,8 @@ impl Runner {
 
     /// Acks what was delivered, gives the session back, and takes the subscription out of the table. Whatever does
     /// not get through within a call's time is left to the lease and to the next claim.
-    async fn finish(mut self, why: Ended) {
-        self.active.finishing.store(true, Ordering::Relaxed);
+    async fn finish(&mut self, why: Ended) {
+        self.active.finishing();
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
             add(&self.engine.core.counters.superseded, 1);

@@ -25,7 +25,7 @@ pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use heartbeat::{Beat, heartbeat};
 pub(crate) use layout::layout;
 pub(crate) use pop::{Next, PopItem, pop};
-pub(crate) use push::{PushArgs, PushReply, push, push_many};
+pub(crate) use push::{PushArgs, PushReply, push};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};

@@ -12,7 +12,7 @@ use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 use crate::{Error, Result};
 
-script!(pub(super) static POP = "pop", uses ["now_ms", "record", "small_writes", "bury", "owner", "next"],
+script!(pub(super) static POP = "pop", uses ["now_ms", "record", "small_writes", "bury", "owner", "next", "guarded"],
     keys ["s", "w", "n"] each ["q", "dead"],
     args ["node", "lease_ms", "look_again_ms", "max_attempts", "dead_cap", "dead_ttl_ms", "order", "budget"]
     each ["sid", "epoch", "want"]);

@@ -66,6 +66,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Stats(stats) => stats::run(&server, json, stats).await,
         Command::Dead(dead) => dead::run(&server, json, dead).await,
         Command::Bench(bench) => bench::run(server, json, bench).await,
+        Command::BenchNode(node) => bench::run_node(server, node).await,
         Command::Doctor => doctor::run(&server, json).await,
     }
 }

@@ -100,11 +100,6 @@ impl Cluster {
         self.look.notify_one();
     }
 
-    /// Who is named for a slot; for a call without one, for the first.
-    pub(super) fn place(&self, slot: Option<u16>) -> Option<Place> {
-        self.map.borrow().master(slot.unwrap_or(0)).cloned()
-    }
-
     /// The link to a node, which may still be opening.
     fn link(&self, place: &Place) -> Link {
         let mut links = self.links();
