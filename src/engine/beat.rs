@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::runner::Start;
 use crate::Error;
 use crate::connection::Bell;
 use crate::each::each;
@@ -121,7 +120,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
                     path.on_its_way.get_or_insert(Sent { generation: *generation, ..sent });
                     lost[*partition] = answer.lost || !answer.known;
                     for sid in &answer.fenced {
-                        engine.wake(sid.as_str(), Start::Fetch);
+                        engine.look(sid.as_str(), false);
                     }
                 }
                 Err(Error::Closed { .. }) => return,

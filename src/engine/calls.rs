@@ -50,6 +50,12 @@ impl<Q: Send + 'static, R: Send + 'static> Sorted<Q, R> {
         let partition = self.core.partitions.of((self.sid)(&request).as_str());
         self.by_partition[partition].call(request).await
     }
+
+    /// As [`Batcher::tell`], in the session's partition.
+    pub(super) fn tell(&self, request: Q, tell: impl FnOnce(Result<R>) + Send + 'static) {
+        let partition = self.core.partitions.of((self.sid)(&request).as_str());
+        self.by_partition[partition].tell(request, tell);
+    }
 }
 
 impl Calls {

@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::runner::Start;
 use crate::connection::Heard;
 use crate::each::each;
 use crate::keys::Keys;
@@ -56,7 +55,7 @@ async fn resync(engine: &Arc<Engine>, keys: &Keys) -> Result<u64> {
     loop {
         let page = script::overview(&engine.core.cmd, keys, offset, PAGE).await?.page;
         for sid in &page {
-            found += u64::from(engine.wake(sid.as_str(), Start::Look));
+            found += u64::from(engine.look(sid.as_str(), true));
         }
         if (page.len() as u64) < PAGE {
             return Ok(found);
