@@ -32,6 +32,14 @@ impl Builder {
         self
     }
 
+    /// Over how many partitions sessions are spread; default: what is stored, and if nothing is, 1, in a Cluster 64. The
+    /// first process to use a prefix stores the number, and one that is set to another is refused: [`Error::Layout`](crate::Error::Layout). More partitions
+    /// spread a Cluster's load more evenly and cost each process a little more when it idles.
+    pub fn partitions(mut self, partitions: u16) -> Self {
+        self.config.partitions = Some(partitions);
+        self
+    }
+
     settings! {
         /// A message's time to live when the push names none; default 300 s.
         ttl: Duration,
@@ -97,8 +105,10 @@ impl Builder {
     }
 
     /// Connects to `redis://[user:password@]host[:port][/db]`, `rediss://…` (feature `tls`),
-    /// `redis+unix:///path[?db=0&user=…&pass=…]`, `memory://` (private to this courier) or `memory://name` (shared in
-    /// this process).
+    /// `redis+unix:///path[?db=0&user=…&pass=…]`, `redis+sentinel://[user:password@]host,host/name[/db]` (feature
+    /// `sentinel`; `rediss+sentinel://…` with `tls`), `redis+cluster://[user:password@]host,host` (feature `cluster`;
+    /// `rediss+cluster://…` with `tls`), `memory://` (private to this courier) or `memory://name` (shared in
+    /// this process). All of them, with their options: `docs/operating.md`.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a bad setting or URL, [`Error::Unreachable`](crate::Error::Unreachable)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::partitions::MAX_PARTITIONS;
 use crate::{Error, OnFull, Result, keys};
 
 /// Where a message goes whose delivery failed and may be tried again.
@@ -28,6 +29,7 @@ impl RetryOrder {
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) prefix: String,
+    pub(crate) partitions: Option<u16>,
     pub(crate) ttl: Duration,
     pub(crate) dedupe: Duration,
     pub(crate) max_body_bytes: usize,
@@ -55,6 +57,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             prefix: "courier".into(),
+            partitions: None,
             ttl: Duration::from_secs(300),
             dedupe: Duration::from_secs(60),
             max_body_bytes: 4 << 20,
@@ -111,6 +114,9 @@ impl Config {
             ("deadline", self.deadline),
         ] {
             millis(what, d)?;
+        }
+        if self.partitions.is_some_and(|n| n == 0 || n > MAX_PARTITIONS) {
+            return Err(Error::invalid("partitions", format!("use 1 to {MAX_PARTITIONS}")));
         }
         if self.dedupe > MAX_DURATION {
             return Err(Error::invalid("dedupe window", "is longer than 365 days"));

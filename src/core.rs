@@ -7,18 +7,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::connection::{Commands, Endpoint};
-use crate::keys::Keys;
+use crate::keys::{self, Keys};
 use crate::metrics::Counters;
+use crate::partitions::{Partition, Partitions};
+use crate::{Error, Result, script};
 
 pub(crate) struct Core {
     pub(crate) config: Config,
-    pub(crate) keys: Keys,
+    pub(crate) partitions: Partitions,
     pub(crate) endpoint: Endpoint,
     pub(crate) cmd: Commands,
     /// A new one each time a process connects: two incarnations never share a token.
     pub(crate) node: String,
     pub(crate) counters: std::sync::Arc<Counters>,
-    pub(crate) clock: Clock,
     /// Messages pushed under ids made here, so far.
     pub(crate) made_ids: AtomicU64,
     /// Ends every background task.
@@ -52,8 +53,20 @@ impl Clock {
 }
 
 impl Core {
-    /// The keys of the partition that an id (a session, a task, a question) belongs to.
-    pub(crate) fn keys_of(&self, _id: &str) -> &Keys {
-        &self.keys
+    /// The partition of an id, as it stands in keys (encoded).
+    pub(crate) fn partition_of(&self, id: &str) -> &Partition {
+        self.partitions.of_id(id)
+    }
+
+    /// The keys of the partition that an id (a session, a task, a question) belongs to, as it stands in keys (encoded).
+    pub(crate) fn keys_of(&self, id: &str) -> &Keys {
+        &self.partition_of(id).keys
+    }
+
+    /// Keeps the stored number of partitions alive, and sees that it is still ours.
+    pub(crate) async fn check_layout(&self) -> Result<()> {
+        let configured = self.partitions.len() as u64;
+        let stored = script::layout(&self.cmd, &keys::layout(&self.config.prefix), configured).await?;
+        if stored == configured { Ok(()) } else { Err(Error::Layout { stored, configured }) }
     }
 }

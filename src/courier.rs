@@ -8,11 +8,13 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Config;
-use crate::connection::{Commands, Endpoint, Link};
-use crate::core::{Clock, Core};
+use crate::connection::{Commands, Endpoint};
+use crate::core::Core;
+use crate::each::each;
 use crate::engine::{Drained, Engine};
-use crate::keys::Keys;
+use crate::keys;
 use crate::metrics::{Counters, Metrics, add};
+use crate::partitions::{CLUSTER_PARTITIONS, MAX_PARTITIONS, Partitions};
 use crate::prepared::Prepared;
 use crate::relay::Hub;
 use crate::script;
@@ -43,6 +45,18 @@ impl std::fmt::Debug for Courier {
     }
 }
 
+/// The number of partitions in force: the stored one, and if nothing is stored, that of the settings, which is stored then.
+/// Another number than the stored one is refused: sessions would be looked for where they are not.
+async fn partitions(cmd: &Commands, config: &Config, cluster: bool) -> Result<u16> {
+    let wanted = config.partitions.unwrap_or(if cluster { CLUSTER_PARTITIONS } else { 1 });
+    let stored = script::layout(cmd, &keys::layout(&config.prefix), u64::from(wanted)).await?;
+    let usable = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n));
+    match usable {
+        Some(stored) if stored == wanted || config.partitions.is_none() => Ok(stored),
+        _ => Err(Error::Layout { stored, configured: u64::from(wanted) }),
+    }
+}
+
 impl Courier {
     /// Connects with default settings; see [`Builder::connect`] for URLs and errors.
     ///
@@ -63,23 +77,23 @@ impl Courier {
     pub(crate) async fn start(config: Config, endpoint: Endpoint) -> Result<Self> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
-        let link = Link::open("cmd", endpoint.clone(), config.connect_timeout, None, stop.clone()).await?;
         let counters = Arc::new(Counters::default());
-        let cmd = Commands::new(link, config.call_timeout, counters.clone());
-        server_info::check(&cmd).await?;
+        let (connect, call) = (config.connect_timeout, config.call_timeout);
+        let cmd = Commands::open(endpoint.clone(), connect, call, counters.clone(), stop.clone()).await?;
+        server_info::check(&cmd, endpoint.is_cluster()).await?;
+        let partitions = partitions(&cmd, &config, endpoint.is_cluster()).await?;
         let core = Arc::new(Core {
-            keys: Keys::new(&config.prefix, 0),
+            partitions: Partitions::new(&config.prefix, partitions),
             config,
             endpoint,
             cmd,
             node: node_name(),
             counters,
-            clock: Clock::new(),
             made_ids: AtomicU64::new(0),
             stop,
         });
         // A missing right shows here, by name, and not at the first message.
-        script::overview(&core.cmd, &core.keys, 0, 0).await?;
+        script::overview(&core.cmd, &core.partitions[0].keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
         let engine = Engine::new(core.clone());
         Ok(Self {
@@ -148,19 +162,17 @@ impl Courier {
         let core = &self.core;
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
-        let mut replies = Vec::with_capacity(good.len());
-        let mut rest = &good[..];
-        while !rest.is_empty() {
-            let (part, later) = rest.split_at(Prepared::part_of(rest));
-            rest = later;
-            let args: Vec<_> = part.iter().map(|prepared| prepared.args(core)).collect();
-            let push = || script::push(&core.cmd, &core.keys, &args);
-            match self.repeat("push", push, part.iter().all(|p| p.is_idempotent())).await {
-                Ok(answers) => replies.extend(answers),
-                Err(e) => {
-                    replies.extend((replies.len()..good.len()).map(|_| Err(e.clone())));
-                    break;
-                }
+        let mut members: Vec<Vec<usize>> = vec![Vec::new(); core.partitions.len()];
+        for (n, prepared) in good.iter().enumerate() {
+            members[core.partitions.of(prepared.sid.as_str())].push(n);
+        }
+        members.retain(|members| !members.is_empty());
+        let pushing =
+            members.iter().map(|members| self.push_in_order(members.iter().map(|&n| good[n]).collect()));
+        let mut replies: Vec<_> = good.iter().map(|_| None).collect();
+        for (members, answers) in members.iter().zip(each(pushing).await) {
+            for (&n, answer) in members.iter().zip(answers) {
+                replies[n] = Some(answer);
             }
         }
         let mut replies = replies.into_iter();
@@ -169,9 +181,32 @@ impl Courier {
             .map(|one| {
                 let prepared = one.as_ref().map_err(Clone::clone)?;
                 let missing = || Err(Error::Reply { op: "push", got: "fewer answers than pushes".into() });
-                prepared.settle(core, replies.next().unwrap_or_else(missing)?)
+                prepared.settle(core, replies.next().flatten().unwrap_or_else(missing)?)
             })
             .collect()
+    }
+
+    /// Messages of one partition, some in each call, one call after the other.
+    async fn push_in_order(&self, good: Vec<&Prepared>) -> Vec<Result<script::PushReply>> {
+        let core = &self.core;
+        let Some(first) = good.first() else { return Vec::new() };
+        let keys = core.keys_of(first.sid.as_str());
+        let mut replies = Vec::with_capacity(good.len());
+        let mut rest = &good[..];
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(Prepared::part_of(rest));
+            rest = later;
+            let args: Vec<_> = part.iter().map(|prepared| prepared.args(core)).collect();
+            let push = || script::push(&core.cmd, keys, &args);
+            match self.repeat("push", push, part.iter().all(|p| p.is_idempotent())).await {
+                Ok(answers) => replies.extend(answers),
+                Err(e) => {
+                    replies.extend((replies.len()..good.len()).map(|_| Err(e.clone())));
+                    break;
+                }
+            }
+        }
+        replies
     }
 
     /// Repeats an operation after passing failures until the deadline. One that may have been done is repeated only
@@ -221,7 +256,7 @@ impl Courier {
     /// What this process did so far.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = self.core.counters.snapshot();
-        metrics.reconnects = self.core.cmd.link().reconnects() + self.engine.bell_reconnects();
+        metrics.reconnects = self.core.cmd.reconnects() + self.engine.bell_reconnects();
         metrics
     }
 

@@ -102,7 +102,11 @@ impl DeadLetters {
         let offset = offset.min(u64::from(u32::MAX));
         let (total, entries) = self
             .courier
-            .repeat("dead_list", || script::dead_list(&core.cmd, &core.keys, &self.sid, offset, limit), true)
+            .repeat(
+                "dead_list",
+                || script::dead_list(&core.cmd, core.keys_of(self.sid.as_str()), &self.sid, offset, limit),
+                true,
+            )
             .await?;
         Ok((total, entries.iter().map(DeadLetter::read).collect()))
     }
@@ -124,7 +128,15 @@ impl DeadLetters {
                 .courier
                 .repeat(
                     "dead_requeue",
-                    || script::dead_requeue(&core.cmd, &core.keys, &core.config, &self.sid, id),
+                    || {
+                        script::dead_requeue(
+                            &core.cmd,
+                            core.keys_of(self.sid.as_str()),
+                            &core.config,
+                            &self.sid,
+                            id,
+                        )
+                    },
                     true,
                 )
                 .await?;
@@ -153,7 +165,11 @@ impl DeadLetters {
         let core = &self.courier.core;
         let purged = self
             .courier
-            .repeat("dead_purge", || script::dead_purge(&core.cmd, &core.keys, &self.sid, id), true)
+            .repeat(
+                "dead_purge",
+                || script::dead_purge(&core.cmd, core.keys_of(self.sid.as_str()), &self.sid, id),
+                true,
+            )
             .await?;
         add(&core.counters.purged, purged);
         Ok(purged)

@@ -11,6 +11,7 @@ pages! {
     Delivery: "docs/delivery.md",
     Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
+    Operating: "docs/operating.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
     Tasks: "docs/tasks.md",

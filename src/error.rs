@@ -112,6 +112,17 @@ pub enum Error {
         /// The limit that was in force.
         limit: u64,
     },
+    /// The stored messages are spread over another number of partitions than this process is set to.
+    #[error(
+        "this prefix is spread over {stored} partitions, this courier is set to {configured}; use the stored number, or \
+         another prefix"
+    )]
+    Layout {
+        /// What is stored.
+        stored: u64,
+        /// What this courier is set to.
+        configured: u64,
+    },
     /// The courier was shut down.
     #[error("{op}: the courier was shut down")]
     Closed {

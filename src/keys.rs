@@ -165,6 +165,11 @@ impl Keys {
     }
 }
 
+/// Where the number of partitions is stored: at one place, whatever the number is.
+pub(crate) fn layout(prefix: &str) -> String {
+    format!("{prefix}:{{0}}:p")
+}
+
 /// A prefix must not disturb the hash tag nor look like a pattern.
 pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_' | '.' | '/');

@@ -45,6 +45,7 @@ mod dead_letters;
 mod delivery;
 #[cfg(doctest)]
 mod doctests;
+mod each;
 mod engine;
 mod error;
 mod ids;
@@ -53,6 +54,7 @@ mod keys;
 pub mod memory;
 mod metrics;
 mod notification;
+mod partitions;
 mod prepared;
 mod push;
 mod record;

@@ -31,7 +31,7 @@ enum Mark {
 /// Everything but the sending. Its id was chosen before the first try, so that a repetition is the same message.
 pub(crate) struct Prepared {
     push: Push,
-    sid: Sid,
+    pub(crate) sid: Sid,
     id: MessageId,
     ttl_ms: u64,
     dedupe_ms: u64,
@@ -103,9 +103,10 @@ impl Prepared {
     }
 
     pub(crate) fn args<'a>(&'a self, core: &Core) -> PushArgs<'a> {
+        let keys = core.keys_of(self.sid.as_str());
         let (mark, bit) = match self.mark {
-            Mark::Own => (core.keys.dedupe(&self.sid, &self.id), None),
-            Mark::Bit { block, bit } => (core.keys.dedupe_block(&core.node, block), Some(bit)),
+            Mark::Own => (keys.dedupe(&self.sid, &self.id), None),
+            Mark::Bit { block, bit } => (keys.dedupe_block(&core.node, block), Some(bit)),
         };
         PushArgs {
             mark,

@@ -80,8 +80,11 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
 /// The oldest server that has every command the scripts use.
 const OLDEST_SERVER: (u32, u32) = (6, 2);
 
+/// The oldest server with shard channels.
+const SHARD_CHANNELS: (u32, u32) = (7, 0);
+
 /// At connect: a server that cannot work is refused by name, one that may lose messages is warned about.
-pub(crate) async fn check(cmd: &Commands) -> Result<()> {
+pub(crate) async fn check(cmd: &Commands, cluster: bool) -> Result<()> {
     let info = read(cmd).await?;
     let Some(version) = &info.version else {
         tracing::warn!("the server's version and eviction policy cannot be read (no right to INFO)");
@@ -96,11 +99,11 @@ pub(crate) async fn check(cmd: &Commands) -> Result<()> {
             message: format!("the server is {version}, at least 6.2 is needed"),
         });
     }
-    if info.mode.as_deref() == Some("cluster") {
-        return Err(Error::invalid(
-            "url",
-            "the server is a cluster node; this version needs a single server",
-        ));
+    if info.mode.as_deref() == Some("cluster") && !cluster {
+        return Err(Error::invalid("url", "the server is a cluster node; use redis+cluster://"));
+    }
+    if cluster && found != (0, 0) && found < SHARD_CHANNELS {
+        cmd.without_shard_channels();
     }
     match info.maxmemory_policy.as_deref() {
         Some("noeviction") => {}

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::keys::{Sid, decode};
+use crate::each::each;
+use crate::keys::{Keys, Sid, decode};
 use crate::{Courier, Error, Result, SessionId, script};
 
 /// What one session's queue looks like.
@@ -44,7 +45,7 @@ pub struct Node {
 }
 
 /// All queues at a glance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Overview {
     /// Sessions with an owner.
@@ -89,7 +90,9 @@ impl Courier {
     pub async fn stats(&self, session: &SessionId) -> Result<SessionStats> {
         let core = &self.core;
         let sids = [Sid::of(session)];
-        let raw = self.repeat("stats", || script::stats(&core.cmd, &core.keys, &sids), true).await?;
+        let raw = self
+            .repeat("stats", || script::stats(&core.cmd, core.keys_of(sids[0].as_str()), &sids), true)
+            .await?;
         raw.into_iter()
             .next()
             .map(|raw| session_stats(&sids[0], raw))
@@ -105,18 +108,37 @@ impl Courier {
     /// # Cancel safety
     /// Reads only.
     pub async fn overview(&self, most: u64) -> Result<Overview> {
+        let parts = each(self.core.partitions.iter().map(|p| self.overview_of(&p.keys, most))).await;
+        let mut whole = Overview::default();
+        for part in parts {
+            let part = part?;
+            whole.owned += part.owned;
+            whole.waiting += part.waiting;
+            whole.sessions.extend(part.sessions);
+            whole.nodes.extend(part.nodes);
+        }
+        whole.sessions.sort_by(|a, b| b.pending.cmp(&a.pending).then_with(|| a.session.cmp(&b.session)));
+        whole.sessions.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        whole.pending = whole.sessions.iter().map(|s| s.pending).sum();
+        whole.oldest_age_ms = whole.sessions.iter().map(|s| s.oldest_age_ms).max().unwrap_or(0);
+        // A node is in every partition; what lives longest is what counts.
+        whole.nodes.sort_by(|a, b| a.node.cmp(&b.node).then(b.lease_ms.cmp(&a.lease_ms)));
+        whole.nodes.dedup_by(|later, first| later.node == first.node);
+        Ok(whole)
+    }
+
+    async fn overview_of(&self, keys: &Keys, most: u64) -> Result<Overview> {
         let core = &self.core;
-        let first = self
-            .repeat("overview", || script::overview(&core.cmd, &core.keys, 0, most.min(500)), true)
-            .await?;
+        let first =
+            self.repeat("overview", || script::overview(&core.cmd, keys, 0, most.min(500)), true).await?;
         let (mut page, mut seen, mut sessions) = (first.page, 0, Vec::new());
         while !page.is_empty() {
-            match self.repeat("stats", || script::stats(&core.cmd, &core.keys, &page), true).await {
+            match self.repeat("stats", || script::stats(&core.cmd, keys, &page), true).await {
                 Ok(raw) => sessions.extend(page.iter().zip(raw).map(|(sid, raw)| session_stats(sid, raw))),
                 // A foreign key in the way of one session hides no other.
                 Err(Error::Refused { code, .. }) if code == "WRONGTYPE" => {
                     for sid in &page {
-                        match script::stats(&core.cmd, &core.keys, std::slice::from_ref(sid)).await {
+                        match script::stats(&core.cmd, keys, std::slice::from_ref(sid)).await {
                             Ok(raw) => sessions.extend(raw.into_iter().map(|raw| session_stats(sid, raw))),
                             Err(e) => {
                                 tracing::warn!(session = sid.as_str(), error = %e, "left out of the overview")
@@ -131,20 +153,16 @@ impl Courier {
             if limit == 0 {
                 break;
             }
-            page = self
-                .repeat("overview", || script::overview(&core.cmd, &core.keys, seen, limit), true)
-                .await?
-                .page;
+            page =
+                self.repeat("overview", || script::overview(&core.cmd, keys, seen, limit), true).await?.page;
         }
-        sessions.sort_by(|a, b| b.pending.cmp(&a.pending).then_with(|| a.session.cmp(&b.session)));
         let nodes = first.nodes.into_iter();
         Ok(Overview {
             owned: first.owned,
             waiting: first.waiting,
-            pending: sessions.iter().map(|s| s.pending).sum(),
-            oldest_age_ms: sessions.iter().map(|s| s.oldest_age_ms).max().unwrap_or(0),
             sessions,
             nodes: nodes.map(|(node, lease_ms)| Node { node, alive: lease_ms > 0, lease_ms }).collect(),
+            ..Overview::default()
         })
     }
 
@@ -173,7 +191,7 @@ impl Courier {
     /// Reads only.
     pub async fn ping(&self) -> Result<Duration> {
         let start = tokio::time::Instant::now();
-        script::overview(&self.core.cmd, &self.core.keys, 0, 0).await?;
+        script::overview(&self.core.cmd, &self.core.partitions[0].keys, 0, 0).await?;
         Ok(start.elapsed())
     }
 }

@@ -10,6 +10,7 @@ const PAGES: &[&str] = &[
     "docs/delivery.md",
     "docs/elicitation.md",
     "docs/failures.md",
+    "docs/operating.md",
     "docs/performance.md",
     "docs/performance/results.md",
     "docs/protocol.md",

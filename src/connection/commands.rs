@@ -1,37 +1,78 @@
 //! The command connection: runs scripts, nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::Link;
-use super::failure::{connection_over, from_redis, script_missing};
+use super::Endpoint;
+use super::failure::{from_redis, script_missing};
+use super::route::{Ready, Route};
 use crate::metrics::{Counters, add};
 use crate::script::Invocation;
 use crate::{Error, Result};
 
+/// Redirections that one call follows. More mean that the nodes do not agree: the caller tries again later.
+const MOST_REDIRECTIONS: usize = 5;
+
 /// Runs scripts over the shared connection.
 #[derive(Clone)]
 pub(crate) struct Commands {
-    link: Link,
+    route: Route,
     call_timeout: Duration,
     counters: Arc<Counters>,
+    /// Whether doorbells of a Cluster go to all of its nodes, since it has no shard channels.
+    everywhere: Arc<OnceLock<()>>,
 }
 
 impl Commands {
-    pub(crate) fn new(link: Link, call_timeout: Duration, counters: Arc<Counters>) -> Self {
-        Self { link, call_timeout, counters }
+    /// Connects, and stays connected until `stop` is cancelled.
+    pub(crate) async fn open(
+        endpoint: Endpoint,
+        connect_timeout: Duration,
+        call_timeout: Duration,
+        counters: Arc<Counters>,
+        stop: CancellationToken,
+    ) -> Result<Self> {
+        let route = Route::open(endpoint, connect_timeout, stop).await?;
+        Ok(Self { route, call_timeout, counters, everywhere: Arc::default() })
     }
 
-    pub(crate) fn link(&self) -> &Link {
-        &self.link
+    /// Why the connection is down, if it is.
+    pub(crate) fn down(&self) -> Option<Error> {
+        self.route.down()
+    }
+
+    /// How often a connection was opened again.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.route.reconnects()
+    }
+
+    /// The Cluster, if doorbells ring in shard channels there.
+    #[cfg(feature = "cluster")]
+    pub(super) fn shards(&self) -> Option<Arc<super::cluster::Cluster>> {
+        match &self.route {
+            Route::Cluster(cluster) if self.everywhere.get().is_none() => Some(cluster.clone()),
+            _ => None,
+        }
+    }
+
+    /// The servers have no shard channels (before 7.0): doorbells of a Cluster go to all of its nodes.
+    pub(crate) fn without_shard_channels(&self) {
+        let _ = self.everywhere.set(());
     }
 
     /// The command that rings a doorbell on this topology.
     pub(crate) fn publish(&self) -> &'static str {
-        "PUBLISH"
+        match &self.route {
+            Route::One(_) => "PUBLISH",
+            #[cfg(feature = "cluster")]
+            Route::Cluster(_) if self.everywhere.get().is_some() => "PUBLISH",
+            #[cfg(feature = "cluster")]
+            Route::Cluster(_) => "SPUBLISH",
+        }
     }
 
     /// Runs a script: EVALSHA, and EVAL at once when the server does not have it.
@@ -39,32 +80,33 @@ impl Commands {
     /// One try within the call timeout. A call that timed out marks the connection as broken, since a half-open one
     /// looks just like that; whether it was executed is unknown then.
     pub(crate) async fn run(&self, call: &Invocation) -> Result<Value> {
-        match self.send(call.script.name, call.command(false)).await {
-            Err(Sent::NoScript) => match self.send(call.script.name, call.command(true)).await {
-                Err(Sent::NoScript) => Err(Error::Refused {
-                    op: call.script.name,
-                    code: "NOSCRIPT".into(),
-                    message: "although the text was sent".into(),
-                }),
-                Err(Sent::Failed(e)) => Err(e),
-                Ok(value) => Ok(value),
-            },
+        match self.send(call.script.name, call.first_key(), call.command(false)).await {
+            Err(Sent::NoScript) => {
+                match self.send(call.script.name, call.first_key(), call.command(true)).await {
+                    Err(Sent::NoScript) => Err(Error::Refused {
+                        op: call.script.name,
+                        code: "NOSCRIPT".into(),
+                        message: "although the text was sent".into(),
+                    }),
+                    Err(Sent::Failed(e)) => Err(e),
+                    Ok(value) => Ok(value),
+                }
+            }
             Err(Sent::Failed(e)) => Err(e),
             Ok(value) => Ok(value),
         }
     }
 
-    fn unanswered(&self, op: &'static str, generation: u64) -> Error {
-        tracing::warn!(script = op, after = ?self.call_timeout, "no answer");
+    fn unanswered(&self, op: &'static str, ready: &Ready) -> Error {
+        tracing::warn!(script = op, server = ready.address(), after = ?self.call_timeout, "no answer");
         add(&self.counters.timeouts, 1);
-        self.link.broken(generation);
-        let address = self.link.address().to_owned();
-        Error::Timeout { op, address, after: self.call_timeout, ambiguous: true }
+        self.route.broken(ready);
+        Error::Timeout { op, address: ready.address().to_owned(), after: self.call_timeout, ambiguous: true }
     }
 
-    /// Any command, for the checks at connect.
+    /// Any command, for the checks at connect. In a Cluster one of the nodes answers.
     pub(crate) async fn raw(&self, op: &'static str, cmd: redis::Cmd) -> Result<Value> {
-        match self.send(op, cmd).await {
+        match self.send(op, None, cmd).await {
             Ok(value) => Ok(value),
             Err(Sent::Failed(e)) => Err(e),
             Err(Sent::NoScript) => {
@@ -73,27 +115,28 @@ impl Commands {
         }
     }
 
-    async fn send(&self, op: &'static str, cmd: redis::Cmd) -> Result<Value, Sent> {
+    async fn send(&self, op: &'static str, key: Option<&[u8]>, cmd: redis::Cmd) -> Result<Value, Sent> {
         let deadline = Instant::now() + self.call_timeout;
-        let (generation, mut connection) = self.link.ready(op, deadline).await.map_err(Sent::Failed)?;
-        let answered = tokio::time::timeout_at(deadline, connection.send_packed_command(&cmd)).await;
-        match answered.map(|answer| answer.and_then(Value::extract_error)) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(e)) if script_missing(&e) => Err(Sent::NoScript),
-            Ok(Err(e)) => {
-                if connection_over(&e) || matches!(e.code(), Some("READONLY" | "MASTERDOWN")) {
-                    self.link.broken(generation);
-                }
-                Err(self.failed(op, &e))
+        let (mut asked, mut redirections) = (None, 0);
+        loop {
+            let ready = self.route.ready(op, key, asked.as_ref(), deadline).await;
+            let mut ready = ready.map_err(Sent::Failed)?;
+            match tokio::time::timeout_at(deadline, ready.send(&cmd)).await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(e)) if script_missing(&e) => return Err(Sent::NoScript),
+                Ok(Err(e)) => match self.route.learn(&ready, &e) {
+                    Some(to) if redirections < MOST_REDIRECTIONS => {
+                        (asked, redirections) = (to, redirections + 1);
+                    }
+                    _ => {
+                        let e = from_redis(op, ready.address(), &e, true);
+                        tracing::debug!(script = op, error = %e, "script failed");
+                        return Err(Sent::Failed(e));
+                    }
+                },
+                Err(_) => return Err(Sent::Failed(self.unanswered(op, &ready))),
             }
-            Err(_) => Err(Sent::Failed(self.unanswered(op, generation))),
         }
-    }
-
-    fn failed(&self, op: &'static str, e: &redis::RedisError) -> Sent {
-        let e = from_redis(op, self.link.address(), e, true);
-        tracing::debug!(script = op, error = %e, "script failed");
-        Sent::Failed(e)
     }
 }
 

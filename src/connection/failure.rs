@@ -34,3 +34,8 @@ pub(super) fn script_missing(e: &RedisError) -> bool {
 pub(super) fn connection_over(e: &RedisError) -> bool {
     e.is_unrecoverable_error() || e.is_io_error() || e.is_connection_dropped()
 }
+
+/// The server is a replica: another connect may lead to the master.
+pub(super) fn demoted(e: &RedisError) -> bool {
+    matches!(e.code(), Some("READONLY" | "MASTERDOWN"))
+}

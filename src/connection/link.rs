@@ -15,7 +15,6 @@ use super::failure::from_redis;
 use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Before the first try when connections keep going.
 const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
 /// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
@@ -42,8 +41,8 @@ struct Inner {
     name: &'static str,
     endpoint: Endpoint,
     connect_timeout: Duration,
-    /// The channel this link listens to, and who hears it.
-    inbox: Option<(String, OnMessage)>,
+    /// The channels this link listens to, and who hears them.
+    inbox: Option<(Vec<String>, OnMessage)>,
     state: watch::Sender<LinkState>,
     generation: AtomicU64,
     /// The newest generation that somebody found broken.
@@ -59,29 +58,26 @@ impl Link {
         name: &'static str,
         endpoint: Endpoint,
         connect_timeout: Duration,
-        inbox: Option<(String, OnMessage)>,
+        inbox: Option<(Vec<String>, OnMessage)>,
         stop: CancellationToken,
     ) -> Result<Self> {
-        let waiting = Error::Unreachable {
-            op: "connect",
-            address: endpoint.address.clone(),
-            why: "not connected yet".into(),
-            ambiguous: false,
-        };
-        let inner = Arc::new(Inner {
-            name,
-            endpoint,
-            connect_timeout,
-            inbox,
-            state: watch::Sender::new(LinkState::Down(waiting)),
-            generation: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            trouble: Notify::new(),
-            reconnects: AtomicU64::new(0),
-        });
+        let inner = Inner::new(name, endpoint, connect_timeout, inbox);
         let first = inner.connect().await?;
         tokio::spawn(inner.clone().supervise(first, stop));
         Ok(Self(inner))
+    }
+
+    /// Opens the connection in the background, and keeps it up until `stop` is cancelled.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn keep(
+        name: &'static str,
+        endpoint: Endpoint,
+        connect_timeout: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        let inner = Inner::new(name, endpoint, connect_timeout, None);
+        tokio::spawn(inner.clone().open_and_supervise(stop));
+        Self(inner)
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -106,6 +102,15 @@ impl Link {
                 Ok(Err(_)) => return Err(Error::Closed { op }),
                 Err(_) => return Err(why_down),
             }
+        }
+    }
+
+    /// The connection, if there is one now.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
+        match &*self.0.state.borrow() {
+            LinkState::Up { connection, .. } => Some(connection.clone()),
+            LinkState::Down(_) | LinkState::Closed => None,
         }
     }
 
@@ -135,6 +140,31 @@ impl Link {
 }
 
 impl Inner {
+    fn new(
+        name: &'static str,
+        endpoint: Endpoint,
+        connect_timeout: Duration,
+        inbox: Option<(Vec<String>, OnMessage)>,
+    ) -> Arc<Self> {
+        let waiting = Error::Unreachable {
+            op: "connect",
+            address: endpoint.address.clone(),
+            why: "not connected yet".into(),
+            ambiguous: false,
+        };
+        Arc::new(Self {
+            name,
+            endpoint,
+            connect_timeout,
+            inbox,
+            state: watch::Sender::new(LinkState::Down(waiting)),
+            generation: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            trouble: Notify::new(),
+            reconnects: AtomicU64::new(0),
+        })
+    }
+
     fn broken(&self, generation: u64) {
         self.broken.fetch_max(generation, Ordering::Relaxed);
         self.trouble.notify_one();
@@ -160,8 +190,8 @@ impl Inner {
             _ => {}
         });
         let mut connection = self.endpoint.open(self.connect_timeout, on_push).await?;
-        if let Some((channel, _)) = &self.inbox {
-            let subscribed = tokio::time::timeout(self.connect_timeout, connection.subscribe(channel)).await;
+        if let Some((channels, _)) = &self.inbox {
+            let subscribed = tokio::time::timeout(self.connect_timeout, connection.subscribe(channels)).await;
             match subscribed {
                 Ok(answer) => {
                     answer.map_err(|e| from_redis("subscribe", &self.endpoint.address, &e, false))?
@@ -178,6 +208,28 @@ impl Inner {
         }
         self.state.send_replace(LinkState::Up { generation, connection });
         Ok(generation)
+    }
+
+    #[cfg(feature = "cluster")]
+    async fn open_and_supervise(self: Arc<Self>, stop: CancellationToken) {
+        let first = tokio::select! {
+            first = self.connect() => first,
+            () = stop.cancelled() => Err(Error::Closed { op: "connect" }),
+        };
+        let generation = match first {
+            Ok(generation) => generation,
+            Err(e) => {
+                self.state.send_replace(LinkState::Down(e));
+                tokio::select! {
+                    generation = self.reconnect(FIRST_PAUSE) => generation,
+                    () = stop.cancelled() => {
+                        self.state.send_replace(LinkState::Closed);
+                        return;
+                    }
+                }
+            }
+        };
+        self.supervise(generation, stop).await;
     }
 
     async fn supervise(self: Arc<Self>, mut generation: u64, stop: CancellationToken) {
@@ -232,10 +284,11 @@ impl Inner {
                         tracing::warn!(link = self.name, error = %e, "cannot connect, trying on");
                         told = why;
                     }
-                    pause = if matches!(&e, Error::Refused { .. }) {
+                    // One that will pass (a replica that is still named master) is looked at again soon.
+                    pause = if matches!(&e, Error::Refused { .. }) && !e.is_passing() {
                         REFUSED_PAUSE
                     } else {
-                        (pause * 2).min(LONGEST_PAUSE)
+                        (pause * 2).min(self.endpoint.longest_pause())
                     };
                     self.state.send_replace(LinkState::Down(e));
                 }

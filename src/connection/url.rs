@@ -1,203 +1,230 @@
-//! Where the server is: URLs, and how a connection to each kind is opened.
+//! URLs: checked before anything is connected, and never shown with what is secret in them.
 
-use std::sync::Arc;
-use std::time::Duration;
+use redis::ConnectionInfo;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo};
-
-use super::failure::from_redis;
-use super::{Provider, Tls};
+use super::Tls;
+use super::endpoint::{Endpoint, Kind, client};
 use crate::{Error, Result};
 
-/// A server's address, checked.
-#[derive(Clone)]
-pub(crate) struct Endpoint {
-    /// For people: no user, no password.
-    pub(crate) address: String,
-    credentials: Option<Provider>,
-    kind: Kind,
+fn bad(why: impl Into<String>) -> Error {
+    Error::invalid("url", why)
 }
-
-#[derive(Clone)]
-enum Kind {
-    Server(Box<redis::Client>),
-    #[cfg(feature = "memory")]
-    Memory(crate::memory::Memory),
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Endpoint({})", self.address)
-    }
-}
-
-/// Where pushed frames go. Called inside the connection's driver: it must not block.
-pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 impl Endpoint {
     /// Checks a URL. Nothing is connected yet.
     pub(crate) fn parse(text: &str, tls: &Tls) -> Result<Self> {
-        let bad = |why: String| Error::invalid("url", why);
-        let scheme = text.split_once("://").map(|(scheme, _)| scheme).ok_or_else(|| {
-            bad("has no scheme; use memory://, redis://host:port/db, rediss://… or redis+unix:///path".into())
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
+            bad("has no scheme; use memory://, redis://host:port/db, rediss://…, redis+unix:///path, \
+                 redis+sentinel://host,host/name or redis+cluster://host,host")
         })?;
         match scheme {
-            "memory" => return Self::memory(&text["memory://".len()..]),
-            "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => {}
-            "rediss" | "valkeys" if cfg!(feature = "tls") => {}
+            "memory" => Self::memory(rest),
+            "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix" => Self::server(text, tls),
             "rediss" | "valkeys" => {
-                return Err(bad(format!("{scheme}:// needs the feature `tls` of mcp-courier")));
+                needs_tls(scheme)?;
+                Self::server(text, tls)
             }
-            "redis+sentinel" | "redis+cluster" => {
-                return Err(bad(format!("{scheme}:// is not supported by this version")));
+            "redis+sentinel" | "valkey+sentinel" => Self::sentinel(scheme, rest, "redis", tls),
+            "rediss+sentinel" | "valkeys+sentinel" => {
+                needs_tls(scheme)?;
+                Self::sentinel(scheme, rest, "rediss", tls)
+            }
+            "redis+cluster" | "valkey+cluster" => Self::cluster(scheme, rest, "redis", tls),
+            "rediss+cluster" | "valkeys+cluster" => {
+                needs_tls(scheme)?;
+                Self::cluster(scheme, rest, "rediss", tls)
             }
             other => {
-                let known = "memory, redis, rediss, redis+unix";
-                return Err(bad(format!("unknown scheme {:?}; known ones: {known}", crop(other))));
+                let known = "memory, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel, redis+cluster, \
+                             rediss+cluster";
+                Err(bad(format!("unknown scheme {:?}; known ones: {known}", crop(other))))
             }
         }
-        // The parser's own words could repeat the password, so they are not shown.
-        let parsed = ::url::Url::parse(text).map_err(|e| bad(format!("cannot be parsed: {e}")))?;
-        let unix = scheme.ends_with("unix");
-        let allowed: &[&str] = if unix { &["db", "user", "pass"] } else { &[] };
-        if let Some((name, _)) = parsed.query_pairs().find(|(name, _)| !allowed.contains(&&**name)) {
-            return Err(bad(format!("unknown option {:?}", crop(&name))));
+    }
+
+    fn server(text: &str, tls: &Tls) -> Result<Self> {
+        let (info, address) = server(text)?;
+        let client = client(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
+        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Server(Box::new(client)) })
+    }
+
+    #[cfg(feature = "sentinel")]
+    fn sentinel(_: &str, rest: &str, plain: &str, tls: &Tls) -> Result<Self> {
+        let many = Many::split(rest, &["sentinel_user", "sentinel_pass"])?;
+        let mut path = many.path.splitn(2, '/');
+        let name = percent_encoding::percent_decode_str(path.next().unwrap_or_default());
+        let name = name.decode_utf8().map_err(|_| bad("the master's name is not UTF-8"))?.into_owned();
+        if name.is_empty() {
+            return Err(bad("names no master; use redis+sentinel://host,host/name/db"));
         }
-        if let Some(fragment) = parsed.fragment() {
-            return Err(bad(format!("unknown option {:?} after #", crop(fragment))));
+        let db = path.next().unwrap_or_default();
+        let (mut sentinels, mut master) = (Vec::new(), None);
+        for host in many.hosts("26379") {
+            let (info, address) = server(&format!("{plain}://{host}"))?;
+            let mut settings = info.redis_settings().clone();
+            if let Some(user) = many.option("sentinel_user") {
+                settings = settings.set_username(user);
+            }
+            if let Some(password) = many.option("sentinel_pass") {
+                settings = settings.set_password(password);
+            }
+            sentinels.push((address, info.set_redis_settings(settings)));
+            if master.is_none() {
+                master = Some(server(&format!("{plain}://{}{host}/{db}", many.user))?.0);
+            }
         }
-        if !unix && parsed.host_str().is_none_or(str::is_empty) {
-            return Err(bad("has no host".into()));
+        let master = master.ok_or_else(|| bad("has no host"))?;
+        // Certificates that cannot be used show here, and not at the first failover.
+        client(master.clone(), tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
+        let hosts: Vec<&str> = sentinels.iter().map(|(address, _)| address.as_str()).collect();
+        let address = format!("master {:?} of sentinels {}", crop(&name), hosts.join(","));
+        let sentinel = super::sentinel::Sentinel::new(name, sentinels, master, tls.clone());
+        let kind = Kind::Sentinel(std::sync::Arc::new(sentinel));
+        Ok(Self { address, credentials: None, replaceable: true, kind })
+    }
+
+    #[cfg(not(feature = "sentinel"))]
+    fn sentinel(scheme: &str, _: &str, _: &str, _: &Tls) -> Result<Self> {
+        Err(bad(format!("{scheme}:// needs the feature `sentinel` of mcp-courier")))
+    }
+
+    #[cfg(feature = "cluster")]
+    fn cluster(_: &str, rest: &str, plain: &str, tls: &Tls) -> Result<Self> {
+        let many = Many::split(rest, &[])?;
+        if !matches!(many.path, "" | "0") {
+            return Err(bad(format!("a Cluster has database 0 only, not {:?}", crop(many.path))));
         }
-        let db = parsed.path().trim_matches('/');
-        if !unix && !db.is_empty() && !db.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(bad(format!("the database after the host must be a number, not {:?}", crop(db))));
+        let (mut seeds, mut first) = (Vec::new(), None);
+        for host in many.hosts("6379") {
+            let (info, address) = server(&format!("{plain}://{}{host}", many.user))?;
+            let (redis::ConnectionAddr::Tcp(host, port) | redis::ConnectionAddr::TcpTls { host, port, .. }) =
+                info.addr().clone()
+            else {
+                return Err(bad(format!("{:?} is no host and port", crop(&address))));
+            };
+            seeds.push((host, port));
+            first.get_or_insert(info);
         }
-        let info = redis::IntoConnectionInfo::into_connection_info(parsed.clone())
-            .map_err(|e| bad(format!("cannot be used: {}", e.category())))?;
-        let address = if unix {
-            parsed.path().to_owned()
-        } else {
-            format!("{}:{}", parsed.host_str().unwrap_or_default(), parsed.port().unwrap_or(6379))
-        };
-        let redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
-        let client = open(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
-        Ok(Self { address, credentials: None, kind: Kind::Server(Box::new(client)) })
+        let first = first.ok_or_else(|| bad("has no host"))?;
+        let client = client(first, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
+        let hosts: Vec<String> = seeds.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let address = format!("cluster at {}", hosts.join(","));
+        let kind = Kind::Cluster(std::sync::Arc::new(super::endpoint::Nodes { seeds, client }));
+        Ok(Self { address, credentials: None, replaceable: true, kind })
+    }
+
+    #[cfg(not(feature = "cluster"))]
+    fn cluster(scheme: &str, _: &str, _: &str, _: &Tls) -> Result<Self> {
+        Err(bad(format!("{scheme}:// needs the feature `cluster` of mcp-courier")))
     }
 
     #[cfg(feature = "memory")]
     fn memory(name: &str) -> Result<Self> {
         if name.contains(['/', '?', '#', '@']) {
-            return Err(Error::invalid(
-                "url",
-                "memory:// takes a plain name or nothing, as in memory://shared",
-            ));
+            return Err(bad("memory:// takes a plain name or nothing, as in memory://shared"));
         }
         let memory = if name.is_empty() {
             crate::memory::Memory::private()
         } else {
             crate::memory::Memory::named(name)
         };
-        Ok(Self { address: format!("memory://{name}"), credentials: None, kind: Kind::Memory(memory) })
+        let address = format!("memory://{name}");
+        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Memory(memory) })
     }
 
     #[cfg(not(feature = "memory"))]
     fn memory(_: &str) -> Result<Self> {
-        Err(Error::invalid("url", "memory:// needs the feature `memory` of mcp-courier"))
-    }
-
-    /// Asks this provider each time a connection is opened, instead of what the URL says.
-    pub(crate) fn credentials(mut self, provider: Option<Provider>) -> Self {
-        self.credentials = provider;
-        self
-    }
-
-    async fn with_credentials(&self, client: &redis::Client) -> Result<redis::Client> {
-        let Some(provider) = &self.credentials else { return Ok(client.clone()) };
-        let refused =
-            |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
-        let credentials = provider.ask().await.map_err(refused)?;
-        let info = client.get_connection_info().clone();
-        let mut redis = info.redis_settings().clone().set_password(credentials.password);
-        if let Some(user) = credentials.user {
-            redis = redis.set_username(user);
-        }
-        redis::Client::open(info.set_redis_settings(redis))
-            .map_err(|e| from_redis("connect", &self.address, &e, false))
-    }
-
-    /// Opens one connection. `on_push` hears pushed frames and the connection's end.
-    pub(crate) async fn open(
-        &self,
-        timeout: Duration,
-        on_push: PushHandler,
-    ) -> Result<MultiplexedConnection> {
-        // No response timeout of the client's own: each call has a deadline here.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None)
-            .set_push_sender(move |info: PushInfo| {
-                on_push(info);
-                Ok::<(), std::convert::Infallible>(())
-            });
-        let failed = |e| from_redis("connect", &self.address, &e, false);
-        let opening = async {
-            match &self.kind {
-                Kind::Server(client) => {
-                    let client = self.with_credentials(client).await?;
-                    client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
-                }
-                #[cfg(feature = "memory")]
-                Kind::Memory(memory) => {
-                    let info =
-                        redis::RedisConnectionInfo::default().set_protocol(redis::ProtocolVersion::RESP3);
-                    let (connection, driver) =
-                        MultiplexedConnection::new_with_config(&info, memory.connect(), config)
-                            .await
-                            .map_err(failed)?;
-                    tokio::spawn(driver);
-                    Ok(connection)
-                }
-            }
-        };
-        match tokio::time::timeout(timeout, opening).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Error::Timeout {
-                op: "connect",
-                address: self.address.clone(),
-                after: timeout,
-                ambiguous: false,
-            }),
-        }
+        Err(bad("memory:// needs the feature `memory` of mcp-courier"))
     }
 }
 
-#[cfg(feature = "tls")]
-fn open(info: redis::ConnectionInfo, tls: &Tls) -> redis::RedisResult<redis::Client> {
-    use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return redis::Client::open(info);
+fn needs_tls(scheme: &str) -> Result<()> {
+    if cfg!(feature = "tls") {
+        return Ok(());
     }
-    // rustls panics at the first handshake when nobody chose a provider. One that the program chose is kept.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+    Err(bad(format!("{scheme}:// needs the feature `tls` of mcp-courier")))
+}
+
+/// One server's settings, and its address for people.
+fn server(text: &str) -> Result<(ConnectionInfo, String)> {
+    // The parser's own words could repeat the password, so they are not shown.
+    let parsed = ::url::Url::parse(text).map_err(|e| bad(format!("cannot be parsed: {e}")))?;
+    let unix = parsed.scheme().ends_with("unix");
+    let allowed: &[&str] = if unix { &["db", "user", "pass"] } else { &[] };
+    if let Some((name, _)) = parsed.query_pairs().find(|(name, _)| !allowed.contains(&&**name)) {
+        return Err(unknown_option(&name));
     }
-    let certificates = TlsCertificates {
-        client_tls: tls
-            .client
-            .clone()
-            .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
-        root_cert: tls.root.clone(),
+    if let Some(fragment) = parsed.fragment() {
+        return Err(bad(format!("unknown option {:?} after #", crop(fragment))));
+    }
+    if !unix && parsed.host_str().is_none_or(str::is_empty) {
+        return Err(bad("has no host"));
+    }
+    let db = parsed.path().trim_matches('/');
+    if !unix && !db.is_empty() && !db.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(bad(format!("the database after the host must be a number, not {:?}", crop(db))));
+    }
+    let info = redis::IntoConnectionInfo::into_connection_info(parsed.clone())
+        .map_err(|e| bad(format!("cannot be used: {}", e.category())))?;
+    let address = if unix {
+        parsed.path().to_owned()
+    } else {
+        format!("{}:{}", parsed.host_str().unwrap_or_default(), parsed.port().unwrap_or(6379))
     };
-    redis::Client::build_with_tls(info, certificates)
+    let redis = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
+    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+    Ok((info.set_redis_settings(redis).set_tcp_settings(tcp), address))
 }
 
-#[cfg(not(feature = "tls"))]
-fn open(info: redis::ConnectionInfo, _: &Tls) -> redis::RedisResult<redis::Client> {
-    redis::Client::open(info)
+/// What stands after the scheme of a URL with several hosts: `[user[:password]@]host[:port],…[/path][?options]`.
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
+struct Many<'a> {
+    /// With its `@`, or empty.
+    user: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    options: Vec<(String, String)>,
+}
+
+#[cfg(any(feature = "sentinel", feature = "cluster"))]
+impl<'a> Many<'a> {
+    fn split(rest: &'a str, allowed: &[&str]) -> Result<Self> {
+        if let Some((_, fragment)) = rest.split_once('#') {
+            return Err(bad(format!("unknown option {:?} after #", crop(fragment))));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let at = authority.rfind('@').map_or(0, |at| at + 1);
+        let options: Vec<(String, String)> =
+            ::url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        if let Some((name, _)) = options.iter().find(|(name, _)| !allowed.contains(&name.as_str())) {
+            return Err(unknown_option(name));
+        }
+        Ok(Self {
+            user: &authority[..at],
+            hosts: &authority[at..],
+            path: path.trim_end_matches('/'),
+            options,
+        })
+    }
+
+    /// Each with a port.
+    fn hosts(&self, port: &str) -> impl Iterator<Item = String> {
+        self.hosts.split(',').map(move |host| {
+            // A colon within brackets belongs to an IPv6 address.
+            let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+            if has_port || host.is_empty() { host.to_owned() } else { format!("{host}:{port}") }
+        })
+    }
+
+    #[cfg(feature = "sentinel")]
+    fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+}
+
+fn unknown_option(name: &str) -> Error {
+    bad(format!("unknown option {:?}", crop(name)))
 }
 
 fn crop(text: &str) -> String {
@@ -221,8 +248,15 @@ mod tests {
         assert!(why("redis://localhost/0#insecure").contains("insecure"));
         assert!(why("redis://:6379").contains("url"));
         assert!(!cfg!(feature = "memory") || why("memory://a/b").contains("plain name"));
-        assert!(why("redis+cluster://a,b").contains("not supported"));
-        for url in ["redis://u:s3cret@h:port/0", "redis://u:s3cret@h/x", "ftp://u:s3cret@h"] {
+        for url in [
+            "redis://u:s3cret@h:port/0",
+            "redis://u:s3cret@h/x",
+            "ftp://u:s3cret@h",
+            "redis+sentinel://u:s3cret@h:port,i/name",
+            "redis+sentinel://u:s3cret@h",
+            "redis+cluster://u:s3cret@h/1",
+            "redis+cluster://u:s3cret@h:port",
+        ] {
             assert!(!why(url).contains("s3cret"), "{url}");
         }
         let fine = Endpoint::parse("redis://u:s3cret@h:1/2", &Tls::new()).expect("valid");
@@ -236,5 +270,38 @@ mod tests {
             let url = format!("redis://user:{password}@127.0.0.1:6379/0");
             Endpoint::parse(&url, &Tls::new()).expect("valid");
         }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn cluster_urls_name_nodes_and_no_database() {
+        let url = "redis+cluster://u:p%40s3cret@a,b:1,[::1]";
+        let endpoint = Endpoint::parse(url, &Tls::new()).expect("valid");
+        assert_eq!(endpoint.address, "cluster at a:6379,b:1,::1:6379");
+        assert_eq!(endpoint.seeds().len(), 3);
+        assert!(!format!("{endpoint:?}").contains("s3cret"));
+        assert!(why("redis+cluster://a/1").contains("database 0 only"));
+        assert!(why("redis+cluster://a,,b").contains("no host"));
+        assert!(why("redis+cluster://").contains("no host"));
+        assert!(why("redis+cluster://a?x=1").contains("unknown option"));
+    }
+
+    #[cfg(feature = "sentinel")]
+    #[test]
+    fn sentinel_urls_name_hosts_a_master_a_database_and_two_kinds_of_credentials() {
+        let url =
+            "redis+sentinel://u:p%40s3cret@a,b:1,[::1]/my%20master/3?sentinel_user=w&sentinel_pass=s3cret";
+        let endpoint = Endpoint::parse(url, &Tls::new()).expect("valid");
+        assert_eq!(endpoint.address, "master \"my master\" of sentinels a:26379,b:1,[::1]:26379");
+        let Kind::Sentinel(sentinel) = &endpoint.kind else { panic!("{endpoint:?}") };
+        assert!(!format!("{endpoint:?} {sentinel:?}").contains("s3cret"));
+
+        assert!(why("redis+sentinel://a,b").contains("names no master"));
+        assert!(why("redis+sentinel://a,b/").contains("names no master"));
+        assert!(why("redis+sentinel://a,,b/m").contains("no host"));
+        assert!(why("redis+sentinel:///m").contains("no host"));
+        assert!(why("redis+sentinel://a/m/x").contains("must be a number"));
+        assert!(why("redis+sentinel://a/m?db=1").contains("unknown option \"db\""));
+        assert!(why("redis+sentinel://a/m#x").contains("unknown option"));
     }
 }

@@ -34,9 +34,10 @@ use self::sessions::{Sessions, Slot};
 pub use self::shutdown::Drained;
 use self::signals::Signals;
 pub(crate) use self::signals::{Listening, Signal};
-use crate::connection::Link;
+use crate::connection::Bell;
 use crate::core::Core;
 use crate::delivery::{AnySink, is_closed};
+use crate::each::each;
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::prepared::Prepared;
@@ -48,11 +49,9 @@ pub(crate) struct Engine {
     sessions: Sessions,
     identities: Identities,
     serials: AtomicU64,
-    bell: OnceCell<Link>,
-    /// The newest heartbeat that came back.
-    beat_heard: AtomicU64,
-    /// The newest heartbeat that was sent: nobody else's number is taken for it.
-    beat_sent: AtomicU64,
+    bell: OnceCell<Bell>,
+    /// Heartbeats on their way, by partition.
+    echoes: Box<[beat::Echo]>,
     health: beat::Pulse,
     closing: AtomicBool,
     /// A session was found without its owner: others may have lost theirs as well.
@@ -70,8 +69,7 @@ impl Engine {
             identities: Identities::default(),
             serials: AtomicU64::new(1),
             bell: OnceCell::new(),
-            beat_heard: AtomicU64::new(0),
-            beat_sent: AtomicU64::new(0),
+            echoes: core.partitions.iter().map(|_| beat::Echo::default()).collect(),
             health: beat::Pulse::default(),
             closing: AtomicBool::new(false),
             owners_lost: AtomicBool::new(false),
@@ -92,31 +90,26 @@ impl Engine {
                         engine.doorbell(payload);
                     }
                 });
-                let inbox = self.core.keys.inbox(&self.core.node);
+                let core = &self.core;
+                let inboxes = core.partitions.iter().map(|p| (p.slot, p.keys.inbox(&core.node))).collect();
                 // Until all of it is there, a failure or a dropped call closes the connection again.
                 let serving = self.serving.child_token();
                 let unless_started = serving.clone().drop_guard();
-                let bell = Link::open(
-                    "bell",
-                    self.core.endpoint.clone(),
-                    self.core.config.connect_timeout,
-                    Some((inbox, hear)),
-                    serving.clone(),
-                )
-                .await?;
+                let (endpoint, timeout) = (core.endpoint.clone(), core.config.connect_timeout);
+                let bell = Bell::open(&core.cmd, endpoint, timeout, inboxes, hear, serving.clone()).await?;
+                let mut heard = bell.heard();
+                let seen = heard.now(core.partitions.len()).unwrap_or_default();
                 // The lease is there before the first claim, or a claim would look like that of a dead node.
-                let first = script::heartbeat(
-                    &self.core.cmd,
-                    &self.core.keys,
-                    &self.core.config,
-                    &self.core.node,
-                    0,
-                    &[],
-                );
-                self.core.clock.set(first.await?.now_ms);
+                let first = core.partitions.iter().map(|p| async {
+                    let beat =
+                        script::heartbeat(&core.cmd, &p.keys, &core.config, &core.node, 0, &[]).await?;
+                    p.clock.set(beat.now_ms);
+                    Ok::<(), Error>(())
+                });
+                each(first).await.into_iter().collect::<Result<()>>()?;
                 tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), serving.clone()));
                 tokio::spawn(sweeper::run(Arc::downgrade(self), serving.clone()));
-                tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), serving.clone()));
+                tokio::spawn(resync::run(Arc::downgrade(self), heard, seen, serving.clone()));
                 unless_started.disarm();
                 Ok(bell)
             })
@@ -227,8 +220,9 @@ impl Engine {
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
             let beat = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok());
-            if let Some(beat) = beat.filter(|beat| *beat <= self.beat_sent.load(Ordering::Relaxed)) {
-                self.beat_heard.fetch_max(beat, Ordering::Relaxed);
+            let echo =
+                |beat: u64| &self.echoes[usize::try_from(beat % self.echoes.len() as u64).unwrap_or(0)];
+            if beat.is_some_and(|beat| echo(beat).hear(beat)) {
                 add(&self.core.counters.heartbeats, 1);
             }
             return;
@@ -267,6 +261,19 @@ impl Engine {
     ) -> Result<Listening> {
         self.start().await?;
         Ok(self.signals.listen(name, hear))
+    }
+
+    /// Partitions to look at in this round: those with sessions of ours, and one in `turns` of the others.
+    fn in_turn(&self, round: u64, turns: u64) -> Vec<bool> {
+        let count = self.core.partitions.len();
+        let sessions = self.sessions.lock();
+        // With more sessions than partitions hardly any is without: not worth a walk through all of them.
+        let mut due: Vec<bool> =
+            (0..count).map(|p| sessions.len() > count || (p as u64 + round).is_multiple_of(turns)).collect();
+        if sessions.len() <= count {
+            sessions.keys().for_each(|sid| due[self.core.partitions.of(sid.as_str())] = true);
+        }
+        due
     }
 
     /// Ends a subscription: `now` drops a delivery in progress, else it may finish. Answers a future that ends when
@@ -333,7 +340,7 @@ impl Engine {
 
 impl Engine {
     pub(crate) fn bell_reconnects(&self) -> u64 {
-        self.bell.get().map_or(0, Link::reconnects)
+        self.bell.get().map_or(0, Bell::reconnects)
     }
 
     /// What fails, as far as the connections and the heartbeat know.
@@ -346,8 +353,8 @@ impl Engine {
             ambiguous: false,
         });
         Health {
-            commands: self.core.cmd.link().down().or(pulse.failing),
-            doorbell: self.bell.get().and_then(Link::down).or(silent),
+            commands: self.core.cmd.down().or(pulse.failing),
+            doorbell: self.bell.get().and_then(Bell::down).or(silent),
         }
     }
 

@@ -138,7 +138,7 @@ impl Runner {
                 // One that was delivered before this doorbell came is not delivered again, and its ack removes nothing.
                 let record = Record::parse(&bytes);
                 // It may have been on its way for long: whether its time is over is the server's to say.
-                let record = record.filter(|r| !self.engine.core.clock.is_past(r.expires_ms));
+                let record = record.filter(|r| !self.is_past(r.expires_ms));
                 self.batch.extend(record);
                 Step::On
             }
@@ -163,6 +163,11 @@ impl Runner {
         }
     }
 
+    /// By the clock of the server that has the session.
+    fn is_past(&self, server_ms: u64) -> bool {
+        self.engine.core.partition_of(self.sid.as_str()).clock.is_past(server_ms)
+    }
+
     async fn deliver_next(&mut self) -> Step {
         let Some(record) = self.batch.pop_front() else { return Step::On };
         let core = self.engine.core.clone();
@@ -172,7 +177,7 @@ impl Runner {
             self.delivered.push(record.receipt);
             return Step::On;
         }
-        if self.fetched.elapsed() > FRESH && core.clock.is_past(record.expires_ms) {
+        if self.fetched.elapsed() > FRESH && self.is_past(record.expires_ms) {
             self.batch.clear(); // Its time may be over: the server decides, at the next fetch.
             return Step::On;
         }
@@ -347,7 +352,9 @@ impl Runner {
             }
             let (sid, epoch) = (&self.sid, self.epoch);
             let failed = Failed { sid, epoch, receipt: &record.receipt, attempt, rejected, delay, error };
-            match script::requeue(&core.cmd, &core.keys, &core.config, &core.node, failed).await {
+            match script::requeue(&core.cmd, core.keys_of(sid.as_str()), &core.config, &core.node, failed)
+                .await
+            {
                 Ok(Ok(outcome)) => {
                     self.recovered();
                     match outcome {

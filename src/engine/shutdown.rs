@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::sessions::{Ended, Slot};
+use crate::each::each;
 use crate::keys::Sid;
 use crate::script;
 
@@ -46,7 +47,9 @@ impl Engine {
             // The heartbeat goes on until here: a node that drains is alive.
             self.serving.cancel();
             if report.abandoned == 0 {
-                let leaving = script::leave(&self.core.cmd, &self.core.keys, &self.core.node);
+                let core = &self.core;
+                let leaving =
+                    each(core.partitions.iter().map(|p| script::leave(&core.cmd, &p.keys, &core.node)));
                 let _ = tokio::time::timeout(Duration::from_millis(150), leaving).await;
             }
         }

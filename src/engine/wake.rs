@@ -137,13 +137,13 @@ impl Engine {
         }
     }
 
-    /// Claims everything again that nobody else has taken: the stored owners were lost.
-    pub(super) fn reclaim_all(self: &Arc<Self>) {
+    /// Claims everything of these partitions again that nobody else has taken: the stored owners were lost.
+    pub(super) fn reclaim(self: &Arc<Self>, lost: &[bool]) {
         let idle: Vec<(Sid, u64)> = {
             let mut sessions = self.sessions.lock();
             sessions
                 .iter_mut()
-                .filter(|(_, slot)| slot.active.is_none())
+                .filter(|(sid, slot)| slot.active.is_none() && lost[self.core.partitions.of(sid.as_str())])
                 .map(|(sid, slot)| {
                     slot.active = Some(Arc::default());
                     (sid.clone(), slot.serial)

@@ -9,6 +9,7 @@ mod claim;
 mod contract;
 mod dead;
 mod heartbeat;
+mod layout;
 mod legs;
 mod pop;
 mod push;
@@ -24,7 +25,8 @@ mod tasks;
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
-pub(crate) use heartbeat::heartbeat;
+pub(crate) use heartbeat::{Beat, heartbeat};
+pub(crate) use layout::layout;
 pub(crate) use legs::{
     Asked, End, Ended as LegEnded, Found, Held, Lost, Renewed, Stand, Take, TakenLeg, Wanted, leg_ask,
     leg_end, leg_renew, leg_say, leg_take,
@@ -66,6 +68,7 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &claim::CLAIM,
         &release::RELEASE,
         &heartbeat::HEARTBEAT,
+        &layout::LAYOUT,
         &release::LEAVE,
         &sweep::SWEEP,
         &sweep::TIDY,

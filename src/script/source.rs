@@ -114,6 +114,11 @@ impl Invocation {
             && args.is_some_and(|a| counted || groups(a, s.args_each))
     }
 
+    /// Tells where the call goes: all its keys are in one place.
+    pub(crate) fn first_key(&self) -> Option<&[u8]> {
+        self.keys.iter().next()
+    }
+
     /// EVALSHA by the digest, or EVAL with the text for a server that does not have it.
     pub(crate) fn command(&self, with_text: bool) -> redis::Cmd {
         debug_assert!(

@@ -139,7 +139,7 @@ impl TaskContext {
     async fn ask(&self, key: &str, request: &str) -> Result<Asked> {
         let core = self.worker.tasks.core();
         let leg = Held { address: &self.leg.address, lease: &self.leg.lease };
-        let keys = core.keys_of(self.leg.id.as_str());
+        let keys = self.worker.tasks.keys();
         let asked = script::leg_ask(&core.cmd, keys, leg, key, request.as_bytes(), MAX_KEYS).await?;
         if matches!(asked, Asked::Open { .. }) {
             self.worker.tell_session(&self.leg);
@@ -158,9 +158,7 @@ impl TaskContext {
             while let Some(message) = leg.next_message() {
                 let core = worker.tasks.core();
                 let held = Held { address: &leg.address, lease: &leg.lease };
-                let said =
-                    script::leg_say(&core.cmd, core.keys_of(leg.id.as_str()), held, super::cut(&message))
-                        .await;
+                let said = script::leg_say(&core.cmd, worker.tasks.keys(), held, super::cut(&message)).await;
                 match said {
                     Ok(Ok(())) => worker.tell_session(&leg),
                     Ok(Err(why)) => leg.lose(why),

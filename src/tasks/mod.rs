@@ -150,7 +150,7 @@ impl Tasks {
             delay_ms: u64::try_from(new.delay.as_millis()).unwrap_or(u64::MAX).min(longest_ms),
             max_queued: settings.max_queued,
         };
-        let create = || script::task_create(&core.cmd, core.keys_of(id.as_str()), &created);
+        let create = || script::task_create(&core.cmd, self.keys(), &created);
         match self.courier.repeat("task_create", create, true).await? {
             CreateReply::Full { queued } => Err(Error::TasksFull { queued, limit: settings.max_queued }),
             CreateReply::Stored { created_ms, expires_ms } => Ok(DetailedTask {
@@ -175,7 +175,7 @@ impl Tasks {
     /// [`Error::TaskNotFound`]; [`Error::Unreachable`] and others after the courier's deadline.
     pub async fn get(&self, scope: &Scope, id: impl AsRef<str>) -> Result<DetailedTask> {
         let (id, address) = self.look_up(scope, id.as_ref())?;
-        let raw = self.raw(&address, &id).await?;
+        let raw = self.raw(&address).await?;
         detailed(&id, raw)
     }
 
@@ -201,8 +201,7 @@ impl Tasks {
         }
         self.check_size("task update", answers.iter().map(|(key, answer)| key.len() + answer.len()).sum())?;
         let core = self.core();
-        let update =
-            || script::task_update(&core.cmd, core.keys_of(id.as_str()), &self.group, &address, &answers);
+        let update = || script::task_update(&core.cmd, self.keys(), &self.group, &address, &answers);
         let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
         if done.accepted > 0 {
             self.tell_session(&done.session, &address, &id).await;
@@ -218,7 +217,7 @@ impl Tasks {
     pub async fn cancel(&self, scope: &Scope, id: impl AsRef<str>) -> Result<TaskCancel> {
         let (id, address) = self.look_up(scope, id.as_ref())?;
         let core = self.core();
-        let cancel = || script::task_cancel(&core.cmd, core.keys_of(id.as_str()), &self.group, &address);
+        let cancel = || script::task_cancel(&core.cmd, self.keys(), &self.group, &address);
         let (done, session) = self.courier.repeat("task_cancel", cancel, true).await?;
         let done = match done {
             CancelReply::None => return Err(Error::TaskNotFound),
@@ -247,6 +246,11 @@ impl Tasks {
 }
 
 impl Tasks {
+    /// The keys of the group: all of its tasks and its queue share a partition.
+    fn keys(&self) -> &crate::keys::Keys {
+        self.courier.core.keys_of(&self.group)
+    }
+
     fn core(&self) -> &Arc<Core> {
         &self.courier.core
     }
@@ -263,9 +267,9 @@ impl Tasks {
         Ok((TaskId::known(id), self.address(scope, id)))
     }
 
-    async fn raw(&self, address: &Address, id: &TaskId) -> Result<RawTask> {
+    async fn raw(&self, address: &Address) -> Result<RawTask> {
         let core = self.core();
-        let get = || script::task_get(&core.cmd, core.keys_of(id.as_str()), address);
+        let get = || script::task_get(&core.cmd, self.keys(), address);
         self.courier.repeat("task_get", get, true).await?.ok_or(Error::TaskNotFound)
     }
 
@@ -288,7 +292,7 @@ impl Tasks {
 
     async fn tell(&self, session: &str, address: &Address, id: &TaskId) -> Result<()> {
         let core = self.core();
-        let keys = core.keys_of(id.as_str());
+        let keys = self.keys();
         let session = crate::SessionId::new(session)?;
         let teller = uuid::Uuid::new_v4().simple().to_string();
         // Longer than a push may take with all its repetitions.

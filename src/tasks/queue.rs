@@ -82,7 +82,7 @@ async fn take(
         outcome: died.get().as_bytes(),
         want: (slots.len() - addresses.len()) as u64,
     };
-    let (taken, found) = script::leg_take(&core.cmd, &core.keys, &inner.stand(), &wanted).await?;
+    let (taken, found) = script::leg_take(&core.cmd, inner.tasks.keys(), &inner.stand(), &wanted).await?;
     for (address, take) in addresses.iter().zip(taken) {
         match take {
             Take::Leg(leg) => {
@@ -159,7 +159,14 @@ pub(super) async fn renew_some(inner: &Inner, legs: Vec<Arc<HeldLeg>>) -> Vec<Ar
     let mut failed = Vec::new();
     for batch in legs.chunks(BATCH) {
         let held: Vec<_> = batch.iter().map(|leg| (leg.address.clone(), leg.lease.clone())).collect();
-        match script::leg_renew(&core.cmd, &core.keys, &inner.tasks.group, inner.settings.lease, &held).await
+        match script::leg_renew(
+            &core.cmd,
+            inner.tasks.keys(),
+            &inner.tasks.group,
+            inner.settings.lease,
+            &held,
+        )
+        .await
         {
             Ok(renewed) => {
                 for (leg, renewed) in batch.iter().zip(renewed) {

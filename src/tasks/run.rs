@@ -293,7 +293,7 @@ async fn end(inner: &Inner, held: &HeldLeg, ending: &Ending, message: &str) -> R
     let leg = Held { address: &held.address, lease: &held.lease };
     // The slot that this leg leaves wants the next one, unless some are known already.
     let want = u64::from(!inner.stop.is_cancelled() && !inner.has_hints());
-    let keys = core.keys_of(held.id.as_str());
+    let keys = inner.tasks.keys();
     script::leg_end(&core.cmd, keys, &inner.stand(), leg, message, want, &end).await
 }
 

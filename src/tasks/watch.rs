@@ -29,6 +29,7 @@ pub(crate) struct Watching {
 }
 
 struct Entry {
+    group: Arc<str>,
     /// The number of the newest change that was heard of; grows also when only "something" was heard.
     changes: watch::Sender<Heard>,
 }
@@ -81,9 +82,9 @@ impl Watching {
         }
     }
 
-    fn subscribe(&self, address: &Address) -> watch::Receiver<Heard> {
+    fn subscribe(&self, address: &Address, group: &Arc<str>) -> watch::Receiver<Heard> {
         let mut table = self.lock();
-        let fresh = || Entry { changes: watch::channel(Heard::default()).0 };
+        let fresh = || Entry { group: group.clone(), changes: watch::channel(Heard::default()).0 };
         table.entry(address.clone()).or_insert_with(fresh).changes.subscribe()
     }
 
@@ -95,8 +96,13 @@ impl Watching {
         }
     }
 
-    fn addresses(&self) -> Vec<Address> {
-        self.lock().keys().cloned().collect()
+    /// All of them, by the group that they belong to.
+    fn addresses(&self) -> HashMap<Arc<str>, Vec<Address>> {
+        let mut groups: HashMap<Arc<str>, Vec<Address>> = HashMap::new();
+        for (address, entry) in self.lock().iter() {
+            groups.entry(entry.group.clone()).or_default().push(address.clone());
+        }
+        groups
     }
 
     fn learn(&self, address: &Address, rev: u64) {
@@ -119,12 +125,15 @@ async fn renew(watching: Weak<Watching>, core: Arc<Core>) {
             () = core.stop.cancelled() => return,
         }
         let Some(watching) = watching.upgrade() else { return };
-        for batch in watching.addresses().chunks(BATCH) {
-            match script::task_watch(&core.cmd, &core.keys, &core.node, Some(WATCH), batch).await {
-                Ok(revs) => {
-                    batch.iter().zip(revs).for_each(|(address, rev)| watching.learn(address, rev));
+        for (group, addresses) in watching.addresses() {
+            for batch in addresses.chunks(BATCH) {
+                let keys = core.keys_of(&group);
+                match script::task_watch(&core.cmd, keys, &core.node, Some(WATCH), batch).await {
+                    Ok(revs) => {
+                        batch.iter().zip(revs).for_each(|(address, rev)| watching.learn(address, rev));
+                    }
+                    Err(error) => tracing::debug!(%error, "watches were not renewed"),
                 }
-                Err(error) => tracing::debug!(%error, "watches were not renewed"),
             }
         }
     }
@@ -153,11 +162,11 @@ impl TaskWatch {
     pub(super) async fn start(tasks: Tasks, id: TaskId, address: Address) -> Result<Self> {
         let courier = &tasks.courier;
         courier.watching.start(&courier.core, &courier.engine).await?;
-        let changes = courier.watching.subscribe(&address);
+        let changes = courier.watching.subscribe(&address, &tasks.group);
         let watch = Self { id, address, changes, shown: None, ended: false, expires: None, tasks };
         let core = watch.tasks.core();
         let one = std::slice::from_ref(&watch.address);
-        let keys = core.keys_of(watch.id.as_str());
+        let keys = watch.tasks.keys();
         let watching = || script::task_watch(&core.cmd, keys, &core.node, Some(WATCH), one);
         match watch.tasks.courier.repeat("task_watch", watching, true).await?.first() {
             Some(0) | None => Err(Error::TaskNotFound),
@@ -187,7 +196,7 @@ impl TaskWatch {
                 }
             }
             self.changes.mark_unchanged();
-            let raw = match self.tasks.raw(&self.address, &self.id).await {
+            let raw = match self.tasks.raw(&self.address).await {
                 Ok(raw) => raw,
                 Err(Error::TaskNotFound) => {
                     self.ended = true;

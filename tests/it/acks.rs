@@ -10,7 +10,7 @@ use crate::support::proxy::Proxy;
 /// Two messages with one id (no window); the answer to the first one's ack is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ack_that_is_repeated_removes_no_other_message_with_the_same_id() {
-    let t = Fixture::new("acks").await;
+    let t = Fixture::plain("acks").await;
     let proxy = Proxy::start(t.server.url()).await;
     // No heartbeat's answer between the two that matter.
     let builder = t.builder().heartbeat(Duration::from_secs(30)).lease(Duration::from_secs(120));

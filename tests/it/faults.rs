@@ -11,7 +11,7 @@ use crate::support::wait::wait_until;
 
 /// The shared server, and a proxy in front of it.
 async fn behind_proxy(test: &str) -> (Fixture, Arc<Proxy>) {
-    let t = Fixture::new(test).await;
+    let t = Fixture::plain(test).await;
     let proxy = Proxy::start(t.server.url()).await;
     (t, Arc::new(proxy))
 }

@@ -297,8 +297,12 @@ async fn wrong_urls_are_refused_without_showing_a_password() {
         "redis://u:s3cret@h h",
         "http://u:s3cret@localhost",
         "REDIS://u:s3cret@h:port",
-        "redis+sentinel://u:s3cret@h/m/0",
-        "redis+cluster://u:s3cret@h1,h2",
+        "redis+sentinel://u:s3cret@h/m/zero",
+        "redis+sentinel://u:s3cret@h,i",
+        "redis+sentinel://u:s3cret@h:port/m",
+        "redis+sentinel://h/m?sentinel_pass=s3cret&color=red",
+        "redis+cluster://u:s3cret@h1,h2/1",
+        "redis+cluster://u:s3cret@h1:port,h2",
         "redis+unix://?pass=s3cret&color=red",
         "memory://a/b",
         "memory://a?b",
@@ -487,7 +491,7 @@ async fn a_foreign_key_stops_its_own_session_only() {
     let node = t.token("bad").await.expect("an owner");
     let inbox = format!("{}:{{0}}:c:{}", t.prefix, node.split(':').next().expect("a node"));
     for n in 1..=50 {
-        let _: u64 = t.ask(&format!("PUBLISH {inbox} bad")).await;
+        let _: u64 = t.ask(&format!("{} {inbox} bad", t.publish().0)).await;
         for s in &good {
             courier.push(push(s, "x")).await.expect("queued");
         }

@@ -10,6 +10,8 @@ mod basics;
 mod bench;
 mod bodies;
 mod cancel;
+#[cfg(feature = "cluster")]
+mod cluster;
 #[cfg(feature = "cli")]
 mod command;
 #[cfg(feature = "cli")]
@@ -25,12 +27,15 @@ mod leftovers;
 mod lua;
 mod observability;
 mod ownership;
+mod partitions;
 mod protocol;
 mod pushing;
 mod questions;
 mod races;
 mod restart;
 mod retry;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod shutdown;
 mod tasks;
 mod tasks_basics;

@@ -13,7 +13,7 @@ use crate::support::wait::wait_until;
 /// F54: writes refused, replies swallowed, the doorbell cut: unhealthy within five seconds, with the part that fails.
 #[tokio::test]
 async fn f54_a_broken_path_turns_health_bad_and_names_the_part() {
-    let t = Fixture::new("f54").await;
+    let t = Fixture::plain("f54").await;
     let proxy = Proxy::start(t.server.url()).await;
     let courier = t.connect_to(proxy.url()).await;
     let s = session("s");

@@ -19,7 +19,7 @@ fn repository() -> PathBuf {
 }
 
 /// The text of a block in the page, found by the comment in front of it.
-fn block(mark: &str) -> String {
+pub fn block(mark: &str) -> String {
     let mark = format!("<!-- test: {mark} -->\n");
     let (_, rest) = PAGE.split_once(&mark).unwrap_or_else(|| panic!("no {mark} in docs/protocol.md"));
     let (_, rest) = rest.split_once('\n').expect("an opening fence");
@@ -97,7 +97,7 @@ async fn push_by_hand(t: &mut Fixture, sid: &str, id: &str, body: &[u8]) -> (Str
 /// EVALSHA alone: any bytes under a hostile session id arrive as they were pushed, once.
 #[tokio::test]
 async fn a_producer_that_only_knows_the_page_is_delivered_byte_for_byte() {
-    let mut t = Fixture::new("evalsha_producer").await;
+    let mut t = Fixture::plain("evalsha_producer").await;
     let courier = t.courier().await;
     let s = SessionId::new("a:{b} %\u{e9}").expect("valid");
     let sid = "a%3A%7Bb%7D%20%25%C3%A9";
@@ -118,7 +118,7 @@ async fn a_producer_that_only_knows_the_page_is_delivered_byte_for_byte() {
 /// What `LRANGE` shows is the record of the page: ten numbers, a newline, the strings, the body.
 #[tokio::test]
 async fn a_stored_record_is_as_the_page_writes_it_down() {
-    let mut t = Fixture::new("record").await;
+    let mut t = Fixture::plain("record").await;
     let courier = t.courier().await;
     let s = session("s");
     let pushed = courier.push(push(&s, "body").coalesce("key").trace("tr")).await.expect("queued");
@@ -164,7 +164,7 @@ fn block_after(words: &str) -> String {
 /// A consumer with EVALSHA alone claims, fetches, acks and gives back, beside a courier that pushes.
 #[tokio::test]
 async fn a_consumer_that_only_knows_the_page_claims_pops_and_acks() {
-    let mut t = Fixture::new("evalsha_consumer").await;
+    let mut t = Fixture::plain("evalsha_consumer").await;
     let courier = t.courier().await;
     let s = session("s");
     for body in ["a", "b", "c"] {
@@ -283,7 +283,7 @@ async fn output(mut command: Command) -> String {
 /// The shell block of the page, as it stands there, with redis-cli and nothing else.
 #[tokio::test]
 async fn a_push_with_redis_cli_alone_is_delivered() {
-    let t = Fixture::new("redis_cli").await;
+    let t = Fixture::plain("redis_cli").await;
     if !server_is_over_tcp(&t) || !there("redis-cli", &["--version"]).await {
         return;
     }
@@ -312,7 +312,7 @@ async fn a_push_with_redis_cli_alone_is_delivered() {
 /// The Python block of the page, as it stands there, where redis-py is installed.
 #[tokio::test]
 async fn a_push_with_redis_py_alone_is_delivered() {
-    let t = Fixture::new("redis_py").await;
+    let t = Fixture::plain("redis_py").await;
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     if !server_is_over_tcp(&t) || !there(&python, &["-c", "import redis"]).await {
         return;

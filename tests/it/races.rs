@@ -58,7 +58,7 @@ async fn a_session_that_is_ensured_while_it_is_being_stopped_is_served() {
 /// A closure as sink answers `Closed`; the client comes back while the session is being given back.
 #[tokio::test]
 async fn a_session_whose_sink_closed_is_served_again_at_once() {
-    let t = Fixture::new("races").await;
+    let t = Fixture::plain("races").await;
     let proxy = Proxy::start(t.server.url()).await;
     let c = t.connect_to(proxy.url()).await;
     let s = session("s");
@@ -90,7 +90,7 @@ async fn a_session_whose_sink_closed_is_served_again_at_once() {
 /// The bell is away while other processes take sessions and give them back.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_taken_while_the_bell_was_away_are_not_served_on_paper() {
-    let t = Fixture::new("races").await;
+    let t = Fixture::plain("races").await;
     let proxy = Proxy::start(t.server.url()).await;
     let c = t.connect_to(proxy.url()).await;
     let other = t.courier().await;

@@ -12,18 +12,18 @@ use crate::support::private::{Options, private_or_skip};
 use crate::support::wait::wait_until;
 
 /// What a load did: every acknowledged push, in order, for each session.
-struct Load {
-    sinks: HashMap<SessionId, Recorder>,
-    worker: Courier,
-    owner: Courier,
+pub struct Load {
+    pub sinks: HashMap<SessionId, Recorder>,
+    pub worker: Courier,
+    pub owner: Courier,
     stop: Arc<AtomicBool>,
-    pushers: tokio::task::JoinSet<(SessionId, Vec<String>)>,
+    pushers: tokio::task::JoinSet<(SessionId, Vec<(String, Instant)>)>,
 }
 
 impl Load {
     /// One pusher and one sink a session. A pusher goes on to its next message when the last one was acknowledged;
     /// a push that failed is repeated with its id.
-    async fn start(builder: impl Fn() -> Builder, url: &str, sessions: usize) -> Self {
+    pub async fn start(builder: impl Fn() -> Builder, url: &str, sessions: usize) -> Self {
         let worker = builder().connect(url).await.expect("server answers");
         let owner = builder().connect(url).await.expect("server answers");
         let stop = Arc::new(AtomicBool::new(false));
@@ -43,7 +43,7 @@ impl Load {
                     let id = format!("{s}-{n}").parse().expect("valid");
                     match worker.push(Push::new(&s, body.clone()).id(id)).await {
                         Ok(_) => {
-                            acknowledged.push(body);
+                            acknowledged.push((body, Instant::now()));
                             n += 1;
                         }
                         Err(e) => assert!(e.is_retryable(), "{e}"),
@@ -55,11 +55,11 @@ impl Load {
         load
     }
 
-    fn delivered(&self) -> usize {
+    pub fn delivered(&self) -> usize {
         self.sinks.values().map(|sink| sink.seen().len()).sum()
     }
 
-    async fn wait_delivered(&self, more: usize) {
+    pub async fn wait_delivered(&self, more: usize) {
         let from = self.delivered();
         wait_until(&format!("{more} more deliveries"), Duration::from_secs(30), || async {
             let now = self.delivered() - from;
@@ -69,15 +69,21 @@ impl Load {
     }
 
     /// Ends the load and checks it: nothing lost, first appearances in order. Answers pushes and duplicates.
-    async fn finish(mut self) -> (usize, usize) {
+    pub async fn finish(self) -> (usize, usize) {
+        let (pushed, repeated, _) = self.finish_with_losses(None).await;
+        (pushed, repeated)
+    }
+
+    /// The same, where a failover between two moments may have lost what was acknowledged between them (replication is
+    /// asynchronous). Answers how many were lost in third place.
+    pub async fn finish_with_losses(mut self, between: Option<(Instant, Instant)>) -> (usize, usize, usize) {
         self.stop.store(true, Ordering::Relaxed);
-        let (mut pushed, mut repeated) = (0, 0);
+        let (mut pushed, mut repeated, mut lost) = (0, 0, 0);
         while let Some(done) = self.pushers.join_next().await {
             let (s, acknowledged) = done.expect("no panic");
             let sink = &self.sinks[&s];
             wait_until(&format!("everything of {s}"), Duration::from_secs(20), || async {
-                let last = acknowledged.last().cloned();
-                if last.is_none() || sink.bodies().contains(&last.clone().unwrap_or_default()) {
+                if acknowledged.last().is_none_or(|(last, _)| sink.bodies().contains(last)) {
                     Ok(())
                 } else {
                     Err(format!(
@@ -91,14 +97,27 @@ impl Load {
             .await;
             let mut first_seen = std::collections::HashSet::new();
             let all = sink.bodies();
-            let firsts: Vec<_> = all.iter().filter(|b| first_seen.insert(b.as_str())).cloned().collect();
-            assert_eq!(firsts, acknowledged, "{s}");
+            let firsts: Vec<&String> = all.iter().filter(|b| first_seen.insert(b.as_str())).collect();
+            let excused = |at: &Instant| between.is_some_and(|(from, to)| *at > from && *at < to);
+            let expected: Vec<&String> = acknowledged
+                .iter()
+                .filter(|(body, at)| first_seen.contains(body.as_str()) || !excused(at))
+                .map(|(body, _)| body)
+                .collect();
+            let wrong = firsts.iter().zip(&expected).position(|(a, b)| a != b);
+            assert!(
+                wrong.is_none() && firsts.len() == expected.len(),
+                "{s}: {} seen, {} expected, the first difference at {wrong:?}",
+                firsts.len(),
+                expected.len()
+            );
+            lost += acknowledged.len() - expected.len();
             pushed += acknowledged.len();
             repeated += all.len() - firsts.len();
         }
         assert_eq!(self.owner.subscribers().count(), self.sinks.len(), "no loop ended");
         self.owner.shutdown(Duration::from_secs(5)).await;
-        (pushed, repeated)
+        (pushed, repeated, lost)
     }
 }
 

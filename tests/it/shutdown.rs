@@ -68,7 +68,7 @@ async fn f56_shutdown_finishes_what_is_short_and_gives_back_what_is_long() {
 /// F56: with the server out of reach a shutdown ends in time all the same.
 #[tokio::test]
 async fn f56_shutdown_ends_in_time_when_the_server_is_out_of_reach() {
-    let t = Fixture::new("f56_away").await;
+    let t = Fixture::plain("f56_away").await;
     let proxy = Proxy::start(t.server.url()).await;
     let courier = t.connect_to(proxy.url()).await;
     let (begun, mut begins) = mpsc::unbounded_channel();

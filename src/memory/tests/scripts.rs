@@ -197,6 +197,11 @@ impl Call<'_> {
                 let (offset, limit) = (self.one(&["0", "2"]), self.one(&["3", "100"]));
                 self.args(&[offset, limit]);
             }
+            "layout" => {
+                self.keys(&["p"]);
+                let partitions = self.one(&["1", "64"]);
+                self.args(&[partitions, "34560000000"]);
+            }
             "dead_list" => {
                 let sid = self.one(&SIDS);
                 self.keys(&[&format!("dead:{sid}")]);

@@ -46,7 +46,7 @@ async fn a_forced_server_that_is_absent_is_an_error() {
         (&[("TEST_REDIS", "binary"), ("TEST_REDIS_SERVER", "/bin/true")], "/bin/true is not Redis or Valkey"),
         (&[("TEST_REDIS_SERVER", "/bin/true")], "/bin/true is not Redis or Valkey"),
         (&[("TEST_REDIS", "url")], "REDIS_URL is not set"),
-        (&[("TEST_REDIS", "other")], "use url, docker, binary or memory"),
+        (&[("TEST_REDIS", "other")], "use url, docker, binary, sentinel, cluster or memory"),
         (&[("REDIS_URL", "redis://127.0.0.1:1")], "cannot connect to redis://127.0.0.1:1"),
     ];
     for (environment, expected) in cases {

@@ -11,7 +11,7 @@ use crate::support::{leaks, names, server, wait::wait_until};
 
 #[tokio::test]
 async fn the_leak_check_finds_a_key_without_ttl_and_spares_the_indexes() {
-    let server = server::shared().await;
+    let server = server::plain().await;
     let mut raw = server.raw().await;
     let prefix = names::prefix("leak_check");
     for index in ["s", "w"] {

@@ -48,7 +48,7 @@ async fn starts_servers(test: &str) -> Option<&'static str> {
     let name = match backend().await.expect("a backend").kind() {
         Kind::Docker => Some("docker"),
         Kind::Binary => Some("binary"),
-        Kind::Url | Kind::Memory => None,
+        Kind::Url | Kind::Memory | Kind::Sentinel | Kind::Cluster => None,
     };
     if name.is_none() {
         eprintln!("{test}: skipped: needs a backend that starts servers");

@@ -25,7 +25,7 @@ const SHORT: Duration = Duration::from_millis(200);
 
 impl Bench {
     async fn new(test: &str) -> Self {
-        let server = server::shared().await;
+        let server = server::plain().await;
         let (proxy, direct) = (Proxy::start(server.url()).await, server.raw().await);
         Self { proxy, direct, key: names::prefix(test), _server: server }
     }

@@ -14,6 +14,10 @@ pub enum Kind {
     Docker,
     /// A child process.
     Binary,
+    /// Child processes: a master, a replica, three sentinels.
+    Sentinel,
+    /// Child processes: three masters, three replicas.
+    Cluster,
     /// The engine inside the process; no server at all.
     Memory,
 }
@@ -24,6 +28,8 @@ pub enum Backend {
     Url(String),
     Docker,
     Binary(PathBuf),
+    Sentinel(PathBuf),
+    Cluster(PathBuf),
     Memory,
 }
 
@@ -33,6 +39,8 @@ impl Backend {
             Self::Url(_) => Kind::Url,
             Self::Docker => Kind::Docker,
             Self::Binary(_) => Kind::Binary,
+            Self::Sentinel(_) => Kind::Sentinel,
+            Self::Cluster(_) => Kind::Cluster,
             Self::Memory => Kind::Memory,
         }
     }
@@ -72,8 +80,16 @@ async fn choose() -> Result<Backend, String> {
         Some("binary") => {
             binary::find().map(Backend::Binary).map_err(|why| format!("TEST_REDIS=binary, but {why}"))
         }
+        Some("sentinel") => {
+            binary::find().map(Backend::Sentinel).map_err(|why| format!("TEST_REDIS=sentinel, but {why}"))
+        }
+        Some("cluster") => {
+            binary::find().map(Backend::Cluster).map_err(|why| format!("TEST_REDIS=cluster, but {why}"))
+        }
         Some("memory") => Ok(Backend::Memory),
-        Some(other) => Err(format!("TEST_REDIS={other}: use url, docker, binary or memory")),
+        Some(other) => {
+            Err(format!("TEST_REDIS={other}: use url, docker, binary, sentinel, cluster or memory"))
+        }
         None => find().await,
     }
 }

@@ -66,6 +66,14 @@ pub struct Process {
 impl Process {
     /// Up and serving.
     pub async fn start(program: &Path, options: &[String]) -> Result<Self, String> {
+        Self::start_as(program, |folder, port| command(program, folder, port, options)).await
+    }
+
+    /// The same with a command line for a folder and a port.
+    pub async fn start_as(
+        program: &Path,
+        command: impl Fn(&Path, u16) -> Vec<String>,
+    ) -> Result<Self, String> {
         let mut why = String::new();
         // Another process may take a port between the look at it and its use.
         for _ in 0..5 {
@@ -73,7 +81,7 @@ impl Process {
                 tempfile::Builder::new().prefix("mcp-courier-").tempdir().map_err(|e| e.to_string())?;
             let folder = folder.keep();
             let port = free_port();
-            let supervisor = Supervisor::new(&folder, &command(program, &folder, port, options));
+            let supervisor = Supervisor::new(&folder, &command(&folder, port));
             let supervisor = supervisor.map_err(|e| format!("sh: {e}"))?;
             let process = Self { port, folder, supervisor: Arc::new(Mutex::new(supervisor)) };
             match process.up().await {

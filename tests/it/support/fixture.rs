@@ -87,10 +87,52 @@ impl Process {
 
 impl Fixture {
     /// On the shared server, under a prefix of its own.
+    ///
+    /// In a Cluster all sessions of the test are in one partition, so that `raw` reaches everything; `partitions` and
+    /// `cluster` are about more than one.
     pub async fn new(test: &str) -> Self {
-        let server = server::shared().await;
+        let t = Self::spread(test).await;
+        if t.server.kind() == server::Kind::Cluster {
+            t.ask::<String>(&format!("SET {} 1 PX 3600000", t.key("p", ""))).await;
+        }
+        t
+    }
+
+    /// The same with as many partitions as the courier chooses.
+    pub async fn spread(test: &str) -> Self {
+        Self::on(server::shared().await, test).await
+    }
+
+    /// On a single server, whatever the others run on; see [`server::plain`].
+    pub async fn plain(test: &str) -> Self {
+        Self::on(server::plain().await, test).await
+    }
+
+    async fn on(server: server::Server, test: &str) -> Self {
         let raw = server.raw().await;
         Self { prefix: names::prefix(test), raw, server }
+    }
+
+    /// The command that rings a doorbell, and the question who listens to it.
+    pub fn publish(&self) -> (&'static str, &'static str) {
+        if self.server.kind() == server::Kind::Cluster {
+            ("SPUBLISH", "PUBSUB SHARDNUMSUB")
+        } else {
+            ("PUBLISH", "PUBSUB NUMSUB")
+        }
+    }
+
+    /// A connection to each server that may have keys of ours.
+    async fn everywhere(&self) -> Vec<MultiplexedConnection> {
+        #[cfg(feature = "cluster")]
+        if self.server.kind() == server::Kind::Cluster {
+            let mut all = Vec::new();
+            for master in super::cluster::masters(self.server.url()).await {
+                all.push(server::raw(&master).await);
+            }
+            return all;
+        }
+        vec![self.raw.clone()]
     }
 
     /// Settings for tests: short pauses, everything else as users have it.
@@ -158,14 +200,25 @@ impl Fixture {
 
     /// Every key under the test's prefix with its remaining life in ms (-1: for ever), in order.
     pub async fn keys(&self) -> Vec<(String, i64)> {
-        let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
+        let mut keys = Vec::new();
+        for mut raw in self.everywhere().await {
+            self.keys_at(&mut raw, &mut keys).await;
+        }
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    async fn keys_at(&self, raw: &mut MultiplexedConnection, keys: &mut Vec<(String, i64)>) {
+        let mut cursor = "0".to_owned();
         loop {
-            let page: (String, Vec<String>) =
-                self.ask(&format!("SCAN {cursor} MATCH {}:* COUNT 1000", self.prefix)).await;
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(format!("{}:*", self.prefix)).arg("COUNT").arg(1000);
+            let page: (String, Vec<String>) = scan.query_async(raw).await.expect("SCAN");
             for key in page.1 {
-                let life: i64 = self.ask(&format!("PTTL {key}")).await;
-                // One that is gone meanwhile counts as gone.
-                if life != -2 {
+                let life: i64 = redis::cmd("PTTL").arg(&key).query_async(raw).await.expect("PTTL");
+                // One that is gone meanwhile counts as gone. The number of partitions is every prefix's, and no test's.
+                if life != -2 && !key.ends_with(":{0}:p") {
                     keys.push((
                         key.trim_start_matches(&*self.prefix).trim_start_matches(":{0}:").to_owned(),
                         life,
@@ -174,10 +227,16 @@ impl Fixture {
             }
             cursor = page.0;
             if cursor == "0" {
-                keys.sort();
-                keys.dedup();
-                return keys;
+                return;
             }
+        }
+    }
+
+    /// Deletes a key, wherever it is.
+    pub async fn delete(&self, key: &str) {
+        for mut raw in self.everywhere().await {
+            // The others say where it is instead.
+            let _ = redis::cmd("DEL").arg(key).exec_async(&mut raw).await;
         }
     }
 
@@ -190,15 +249,22 @@ impl Fixture {
     pub async fn wait_deaf(&self, node: &str) {
         let inbox = format!("{}:{{0}}:c:{node}", self.prefix);
         wait_until("the process is gone", Duration::from_secs(10), || async {
-            let (_, heard): (String, u64) = self.ask(&format!("PUBSUB NUMSUB {inbox}")).await;
+            let (_, heard): (String, u64) = self.ask(&format!("{} {inbox}", self.publish().1)).await;
             if heard == 0 { Ok(()) } else { Err("it still listens".to_owned()) }
         })
         .await;
+        // How many hear a shard channel says nothing certain: there the lease tells the dead from the living.
+        if self.server.kind() == server::Kind::Cluster {
+            let lease: Option<f64> = self.ask(&format!("ZSCORE {} {node}", self.key("n", ""))).await;
+            self.wait_server_ms(lease.unwrap_or_default() as u64 + 1).await;
+        }
     }
 
     /// No key without a TTL but the indexes, and those hold no session any more.
-    pub async fn finish(mut self) {
-        leaks::assert_clean(&mut self.raw, &self.prefix).await;
+    pub async fn finish(self) {
+        for mut raw in self.everywhere().await {
+            leaks::assert_clean(&mut raw, &self.prefix).await;
+        }
     }
 }
 

@@ -9,6 +9,8 @@ pub mod binary;
 pub mod capture;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 pub mod docker;
 pub mod fixture;
 pub mod leaks;
@@ -17,6 +19,8 @@ pub mod private;
 pub mod proxy;
 pub mod ready;
 pub mod resp;
+#[cfg(feature = "sentinel")]
+pub mod sentinel;
 pub mod server;
 pub mod sharing;
 pub mod supervisor;

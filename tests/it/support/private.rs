@@ -39,7 +39,9 @@ impl PrivateServer {
         }
         words.extend(options.extra.iter().map(|&w| w.to_owned()));
         let started = match backend().await.unwrap_or_else(|why| panic!("{why}")) {
-            Backend::Binary(program) => Process::start(&program, &words).await.map(Which::Process),
+            Backend::Binary(program) | Backend::Sentinel(program) | Backend::Cluster(program) => {
+                Process::start(&program, &words).await.map(Which::Process)
+            }
             Backend::Docker if options.local_files => return None,
             Backend::Docker => Container::start(&words).await.map(Which::Container),
             Backend::Url(_) | Backend::Memory => return None,

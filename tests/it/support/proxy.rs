@@ -75,6 +75,7 @@ impl Proxy {
     pub async fn start(target: &str) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port for the proxy");
         let port = listener.local_addr().expect("bound").port();
+        let target = &super::server::direct(target).await;
         let mut url = url::Url::parse(target).expect("a URL");
         let target = match url.scheme() {
             "memory" => {

@@ -34,6 +34,11 @@ async fn ask(port: u16, request: &str) -> io::Result<String> {
             0 => return Ok(String::from_utf8_lossy(&answer[..len]).into_owned()),
             n => len += n,
         }
+        // A sentinel does not know QUIT, and says so at last.
+        let text = String::from_utf8_lossy(&answer[..len]);
+        if text.lines().last().is_some_and(|l| l.starts_with("-ERR unknown command")) {
+            return Ok(text.into_owned());
+        }
     }
 }
 

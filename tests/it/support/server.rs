@@ -49,6 +49,16 @@ pub async fn shared() -> Server {
     Server { url: shared.url, kind: shared.kind, _engine: None }
 }
 
+/// The shared server; with a Cluster, a single one beside it: for tests whose subject is one connection, as a proxy in
+/// front of it. The nodes of a Cluster tell their own addresses, which lead past a proxy.
+pub async fn plain() -> Server {
+    let shared = sharing::shared().await.unwrap_or_else(|why| panic!("{why}"));
+    match shared.plain {
+        Some(url) => Server { url, kind: Kind::Binary, _engine: None },
+        None => self::shared().await,
+    }
+}
+
 /// A plain connection to a URL that the tests gave out.
 pub async fn raw(url: &str) -> MultiplexedConnection {
     // The client's own limit of 500 ms is too short for a machine under load.
@@ -63,11 +73,28 @@ pub async fn raw(url: &str) -> MultiplexedConnection {
         tokio::spawn(driver);
         return connection;
     }
-    let client = Client::open(url).unwrap_or_else(|e| panic!("{url}: {e}"));
+    let url = &direct(url).await;
+    let client = Client::open(url.as_str()).unwrap_or_else(|e| panic!("{url}: {e}"));
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
         .unwrap_or_else(|e| panic!("cannot connect to {url}: {e}"))
+}
+
+/// The server that a URL leads to now: its own, or that of the master that a trio's first sentinel names.
+pub async fn direct(url: &str) -> String {
+    #[cfg(feature = "sentinel")]
+    if let Some(rest) = url.strip_prefix("redis+sentinel://127.0.0.1:") {
+        let first =
+            rest.split([',', '/']).next().and_then(|port| port.parse().ok()).expect("a sentinel's port");
+        let port = Box::pin(super::sentinel::master_of(first)).await;
+        return format!("redis://127.0.0.1:{port}");
+    }
+    #[cfg(feature = "cluster")]
+    if url.starts_with("redis+cluster://") {
+        return super::cluster::direct(url).await;
+    }
+    url.to_owned()
 }
 
 /// A connection to the engine of that name.

@@ -20,6 +20,8 @@ use super::supervisor::{AtTheEnd, outlast};
 pub struct Shared {
     pub url: String,
     pub kind: Kind,
+    /// A single server beside it, for what a Cluster cannot do.
+    pub plain: Option<String>,
 }
 
 /// What keeps the server up until the process ends. Only held, never looked at.
@@ -28,6 +30,10 @@ enum Held {
     Nothing,
     Process(#[allow(dead_code)] Process),
     Container(#[allow(dead_code)] Container),
+    #[cfg(feature = "sentinel")]
+    Trio(#[allow(dead_code)] super::sentinel::Trio),
+    #[cfg(feature = "cluster")]
+    Cluster(#[allow(dead_code)] super::cluster::Cluster, #[allow(dead_code)] Process),
 }
 
 fn url(port: u16) -> String {
@@ -52,9 +58,38 @@ async fn find() -> Result<(Shared, Held), String> {
     let backend = backend().await?;
     let kind = backend.kind();
     let run = std::env::var("NEXTEST_RUN_ID").ok();
+    #[cfg_attr(not(feature = "cluster"), allow(unused_mut))]
+    let mut plain = None;
     let (url, held) = match (backend, run) {
         (Backend::Url(url), _) => (url, Held::Nothing),
         (Backend::Memory, _) => ("memory://".to_owned(), Held::Nothing),
+        #[cfg(feature = "sentinel")]
+        (Backend::Sentinel(program), None) => {
+            let trio = super::sentinel::Trio::start(&program, super::sentinel::Setup::default()).await?;
+            (trio.url(), Held::Trio(trio))
+        }
+        #[cfg(feature = "cluster")]
+        (Backend::Cluster(program), None) => {
+            let timeout = std::time::Duration::from_secs(30);
+            let cluster = super::cluster::Cluster::start(&program, timeout, &[]).await?;
+            let beside = Process::start(&program, &[]).await?;
+            plain = Some(url(beside.port));
+            (cluster.url(), Held::Cluster(cluster, beside))
+        }
+        (Backend::Cluster(_), _) => {
+            return Err(
+                "TEST_REDIS=cluster needs the feature `cluster`, and `cargo test`: the processes of \
+                        nextest cannot share several servers"
+                    .into(),
+            );
+        }
+        (Backend::Sentinel(_), _) => {
+            return Err(
+                "TEST_REDIS=sentinel needs the feature `sentinel`, and `cargo test`: the processes of \
+                        nextest cannot share several servers"
+                    .into(),
+            );
+        }
         (backend, Some(run)) => (of_the_run(&backend, &run).await?, Held::Nothing),
         (Backend::Docker, None) => {
             let container = Container::start(&[]).await?;
@@ -65,7 +100,7 @@ async fn find() -> Result<(Shared, Held), String> {
             (url(process.port), Held::Process(process))
         }
     };
-    Ok((Shared { url, kind }, held))
+    Ok((Shared { url, kind, plain }, held))
 }
 
 /// The server of this run of nextest. Its folder goes with it.
