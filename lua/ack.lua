@@ -36,7 +36,7 @@ local function remove_delivered(q, first, last)
   local acked, expired, a = 0, 0, first
   while a <= last do
     local asked = math.min(last - a + 2, 32)
-    local chunk = redis.call('LRANGE', q, 0, asked - 1)
+    local chunk = redis.call('LRANGE', q, '0', asked == 2 and '1' or asked - 1)
     if #chunk == 0 then return acked, expired, true end
     local gone = 0
     for _, r in ipairs(chunk) do
@@ -52,7 +52,7 @@ local function remove_delivered(q, first, last)
         break
       end
     end
-    if gone > 0 then redis.call('LTRIM', q, gone, -1) end
+    if gone > 0 then redis.call('LTRIM', q, gone == 1 and '1' or gone, '-1') end
     if gone == #chunk and gone < asked then return acked, expired, true end
   end
   return acked, expired, false

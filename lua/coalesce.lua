@@ -48,18 +48,16 @@ end
 
 local pending = redis.call('LLEN', q)
 local slot = find_coalesced(pending)
+local c = call_of(KEYS[2], KEYS[3], ARGV[10], ARGV[11], ARGV[12], ARGV[13])
 if not slot then
-  return push_one(q, KEYS[2], KEYS[3], d, now_ms(), ARGV[1], ARGV[2], body, ttl_ms, dedupe_ms, bit,
-    tonumber(ARGV[7]), ARGV[8],
-    coalesce, ARGV[9], ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13]))
+  return push_one(c, q, d, ARGV[1], ARGV[2], body, ttl_ms, dedupe_ms, bit, ARGV[7], ARGV[8], coalesce, ARGV[9])
 end
 if dedupe_ms ~= '0' then
   local known, refused = seen_before(d, dedupe_ms, bit)
   if known then return { 'duplicate', pending, 0 } end
   if refused then return refused end
 end
-local now = now_ms()
-local expires = now + ttl_ms
-redis.call('LSET', q, slot, record_build(now, expires, 0, 0, ARGV[2], coalesce, ARGV[9], '', '', body))
-extend_expiry(q, now, expires)
+local now, till = c.now, c.now + ttl_ms
+redis.call('LSET', q, slot, record_build(now, till, 0, 0, ARGV[2], coalesce, ARGV[9], '', '', body))
+extend_expiry(q, now, till)
 return { 'coalesced', pending, 0 }

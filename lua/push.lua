@@ -25,13 +25,11 @@
 --           {"error", text}                      nothing was queued: a foreign key is in the way
 -- Errors    OOM the server is full, or another refusal at the first write; nothing is queued
 -- Cost      O(1) a message
-local now, look_again_ms, inboxes, publish = now_ms(), ARGV[1], ARGV[2], ARGV[3]
-local handoff_bytes = tonumber(ARGV[4])
+local c = call_of(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 local out, a = {}, 5
 for k = 3, #KEYS, 2 do
-  local reply = guarded(push_one, KEYS[k], KEYS[1], KEYS[2], KEYS[k + 1], now, ARGV[a], ARGV[a + 1], ARGV[a + 2],
-    ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], tonumber(ARGV[a + 6]), ARGV[a + 7], '', ARGV[a + 8], look_again_ms,
-    inboxes, publish, handoff_bytes)
+  local reply = guarded(push_one, c, KEYS[k], KEYS[k + 1], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3],
+    ARGV[a + 4], ARGV[a + 5], ARGV[a + 6], ARGV[a + 7], '', ARGV[a + 8])
   if type(reply) == 'table' and reply.err then
     -- A refusal of the server, before anything was written, is the answer to the whole call.
     if k == 3 and string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then return reply end

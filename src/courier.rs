@@ -71,7 +71,7 @@ impl Courier {
             config,
             endpoint,
             cmd,
-            node: uuid::Uuid::new_v4().simple().to_string(),
+            node: node_name(),
             counters,
             clock: Clock::new(),
             made_ids: AtomicU64::new(0),
@@ -227,4 +227,17 @@ impl Courier {
     pub async fn shutdown(&self, grace: Duration) -> Drained {
         self.engine.drain(grace).await
     }
+}
+
+/// Sixteen letters and digits, 95 bits of chance: a new name for each start. Short, because Redis keeps it with each
+/// session.
+fn node_name() -> String {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut chance = uuid::Uuid::new_v4().as_u128();
+    let digit = || {
+        let digit = DIGITS[(chance % 62) as usize];
+        chance /= 62;
+        char::from(digit)
+    };
+    std::iter::repeat_with(digit).take(16).collect()
 }

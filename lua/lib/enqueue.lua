@@ -2,9 +2,11 @@
 -- nothing was queued.
 local function enqueue(q, s, w, sid, record, expires, now, look_again_ms, inboxes, publish, handoff_bytes)
   local n = redis.call('RPUSH', q, record)
+  local late = a_little_late(now, expires)
   if n > 1 then
-    extend_expiry(q, now, expires)
+    extend_expiry(q, now, expires, late)
     return n
   end
-  return first_in_queue(q, s, w, sid, record, expires, now, look_again_ms, inboxes, publish, handoff_bytes)
+  return first_in_queue(q, s, w, sid, record, late, string.format('%.0f', now + look_again_ms), inboxes, publish,
+    handoff_bytes)
 end

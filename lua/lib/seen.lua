@@ -8,7 +8,7 @@ local function seen_before(d, window_ms, bit)
     old = redis.pcall('SET', d, '', 'NX', 'PX', window_ms)
     known = not old
   else
-    old = redis.pcall('SETBIT', d, bit, 1)
+    old = redis.pcall('SETBIT', d, bit, '1')
     known = old == 1
   end
   if type(old) == 'table' and old.err then
@@ -24,5 +24,5 @@ local function seen_before(d, window_ms, bit)
 end
 
 local function forget_seen(d, bit)
-  if bit == '' then redis.call('DEL', d) else redis.call('SETBIT', d, bit, 0) end
+  if bit == '' then redis.call('DEL', d) else redis.call('SETBIT', d, bit, '0') end
 end

@@ -12,7 +12,22 @@ use tokio::sync::oneshot;
 use crate::{Error, Result};
 
 type Replies<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R>>>> + Send>>;
-type Waiting<Q, R> = (Q, oneshot::Sender<Result<R>>);
+type Waiting<Q, R> = (Q, Answer<R>);
+
+/// Where an answer goes: to somebody who waits, or into a few lines that run in the batch's own task.
+enum Answer<R> {
+    Wait(oneshot::Sender<Result<R>>),
+    Tell(Box<dyn FnOnce(Result<R>) + Send>),
+}
+
+impl<R> Answer<R> {
+    fn send(self, reply: Result<R>) {
+        match self {
+            Self::Wait(waiting) => drop(waiting.send(reply)),
+            Self::Tell(tell) => tell(reply),
+        }
+    }
+}
 
 /// Collects requests of one kind. Clones share it.
 pub(crate) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
@@ -67,7 +82,7 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
                 Err(request)
             } else {
                 let (answer, answered) = oneshot::channel();
-                queue.waiting.push_back((request, answer));
+                queue.waiting.push_back((request, Answer::Wait(answer)));
                 Ok(answered)
             }
         };
@@ -82,6 +97,23 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
                     (_, more) => Err(shared.miscounted(more, 1)),
                 }
             }
+        }
+    }
+}
+
+impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
+    /// The same without anybody waiting, and so without a task for each: `tell` runs with the answer and must not block.
+    /// A request that the end of the runtime drops is answered as closed.
+    pub(super) fn tell(&self, request: Q, tell: impl FnOnce(Result<R>) + Send + 'static) {
+        let start = {
+            let mut queue = self.0.lock();
+            queue.waiting.push_back((request, Answer::Tell(Box::new(tell))));
+            let start = queue.in_flight < self.0.calls;
+            queue.in_flight += usize::from(start);
+            start
+        };
+        if start {
+            tokio::spawn(self.0.clone().drain());
         }
     }
 }
@@ -143,7 +175,7 @@ impl<Q, R> Shared<Q, R> {
             match (self.run)(requests).await {
                 Ok(replies) if replies.len() == answers.len() => {
                     for (answer, reply) in answers.into_iter().zip(replies) {
-                        let _ = answer.send(reply);
+                        answer.send(reply);
                     }
                 }
                 Ok(replies) => {
@@ -156,8 +188,8 @@ impl<Q, R> Shared<Q, R> {
     }
 }
 
-fn fail<R>(answers: Vec<oneshot::Sender<Result<R>>>, e: &Error) {
+fn fail<R>(answers: Vec<Answer<R>>, e: &Error) {
     for answer in answers {
-        let _ = answer.send(Err(e.clone()));
+        answer.send(Err(e.clone()));
     }
 }

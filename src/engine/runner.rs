@@ -14,7 +14,7 @@ use tracing::Instrument;
 use super::Engine;
 use super::recent::Recent;
 use super::sessions::{Active, Ended, Slot};
-use crate::delivery::{AnySink, Claim, is_closed, tell, without_panic};
+use crate::delivery::{AnySink, is_closed, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
@@ -35,8 +35,8 @@ const ERROR_BYTES: usize = 400;
 pub(super) enum Start {
     Claim(ClaimMode),
     Fetch,
-    /// As a fetch; whatever it finds had not been heard of.
-    Look,
+    /// What a fetch answered.
+    Answer(Next),
     /// The doorbell carried the record itself.
     Record(Bytes),
     End,
@@ -132,11 +132,7 @@ impl Runner {
         match start {
             Start::Claim(mode) => Box::pin(self.claim(mode)).await,
             Start::Fetch => Step::On,
-            Start::Look => {
-                let step = self.exchange(self.engine.core.config.batch).await;
-                add(&self.engine.core.counters.doorbells_missed, u64::from(!self.batch.is_empty()));
-                step
-            }
+            Start::Answer(next) => self.take(next, self.engine.core.config.batch),
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
                 // One that was delivered before this doorbell came is not delivered again, and its ack removes nothing.
@@ -307,20 +303,10 @@ impl Runner {
             Ok(Ok(claimed)) => {
                 self.recovered();
                 self.epoch = claimed.epoch;
-                add(&self.engine.core.counters.claims, 1);
                 tracing::debug!(session = %self.session, epoch = claimed.epoch, pending = claimed.pending, "claimed");
-                let waiting = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-                    slot.epoch = claimed.epoch;
-                    std::mem::take(&mut slot.claimed)
-                });
-                if waiting.is_some() {
-                    let claim = Claim { session: self.session.clone(), epoch: claimed.epoch };
-                    tell(&*self.sink, |sink| sink.claimed_any(&claim));
-                }
-                for first in waiting.into_iter().flatten() {
-                    let _ = first.send(());
-                }
-                if claimed.pending > 0 || !self.delivered.is_empty() { Step::On } else { Step::Idle }
+                let pending = claimed.pending;
+                self.engine.got(&self.sid, self.serial, claimed);
+                if pending > 0 || !self.delivered.is_empty() { Step::On } else { Step::Idle }
             }
             Ok(Err(_)) => Step::End(Ended::Superseded),
             Err(e) => match self.refused(&e) {
@@ -443,8 +429,7 @@ impl Runner {
         self.active.finishing();
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
-            add(&self.engine.core.counters.superseded, 1);
-            tracing::info!(session = %self.session, "another owner claimed the session");
+            self.engine.superseded(&self.sid, self.serial);
         } else if self.epoch > 0 {
             let limit = self.engine.core.config.call_timeout;
             let _ = tokio::time::timeout(limit, self.give_back()).await;

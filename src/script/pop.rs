@@ -38,6 +38,14 @@ pub(crate) struct Next {
     pub(crate) records: Vec<Bytes>,
 }
 
+impl Next {
+    /// Nothing is pending, and nothing was done.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let counted = self.acked + self.expired + self.buried;
+        self.records.is_empty() && !self.more && self.wait.is_none() && counted == 0
+    }
+}
+
 /// One session's part of a reply: what is next, why not, or a foreign key that is in the way of this session.
 pub(crate) type SessionReply = Result<std::result::Result<Next, Denied>, Error>;
 

@@ -17,7 +17,7 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
     let (pushers, waits) = (plan.pushers[1], Waits::Delivery);
     let many = pushers as usize;
     let stage = Stage::new(target, "bodies", SESSIONS.min(plan.most_sessions()), plan.dedupe).await?;
-    let lists = if target.has_raw() { Some(Lists::new(target, many).await?) } else { None };
+    let lists = if target.has_raw() { Some(Lists::new(target, many, false).await?) } else { None };
     for &body in &plan.bodies {
         let row = |system| Row::new("bodies", system).pushers(pushers).body(body).waits_for(waits.word());
         let mut sides = Vec::new();

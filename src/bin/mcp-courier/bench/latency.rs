@@ -19,7 +19,7 @@ pub async fn run(
     results: &mut Results,
 ) -> Result<(), Failure> {
     let row = |system| Row::new("latency", system).pushers(1).body(plan.body);
-    let lists = if target.has_raw() { Some(Lists::new(target, 1).await?) } else { None };
+    let lists = if target.has_raw() { Some(Lists::new(target, 1, false).await?) } else { None };
     let mut sides = Vec::new();
     if let Some(lists) = &lists {
         sides.push(Side::new(row("brpop"), || load::singles(lists, plan.singles, plan.body)));

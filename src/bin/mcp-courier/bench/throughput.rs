@@ -30,7 +30,10 @@ pub async fn run(
         let many = pushers as usize;
         let row =
             |system| Row::new("throughput", system).pushers(pushers).body(plan.body).waits_for(waits.word());
-        let lists = if target.has_raw() { Some(Lists::new(target, many).await?) } else { None };
+        let lists = if target.has_raw() { Some(Lists::new(target, many, false).await?) } else { None };
+        // The best that lists can do: with many pushers on one connection, each request carries what waits.
+        let pipelined =
+            if lists.is_some() && many > 1 { Some(Lists::new(target, many, true).await?) } else { None };
         let mut sides = Vec::new();
         if let Some(lists) = &lists {
             let run = || load::pushers(target, lists, many, plan.body, waits, plan);
@@ -41,8 +44,13 @@ pub async fn run(
             let run = || load::pushers(target, stage, many, plan.body, waits, plan);
             sides.push(Side::new(row, run));
         }
-        // It sends its next request when it has the answer: to be compared with pushers that do the same.
-        let yardstick = waits == Waits::Answer && redis_benchmark::usable(target);
+        let pipelined_at = sides.len();
+        if let Some(lists) = &pipelined {
+            let run = || load::pushers(target, lists, many, plan.body, waits, plan);
+            sides.push(Side::new(row("brpop-pipelined"), run));
+        }
+        // As many requests on the way as we have messages, and nothing done with them.
+        let yardstick = many > 1 && redis_benchmark::usable(target);
         if yardstick {
             let row = Row::new("lpush", "redis-benchmark").pushers(pushers).body(plan.body);
             sides.push(Side::new(row, || redis_benchmark::run(target, plan)));
@@ -50,16 +58,32 @@ pub async fn run(
         let name = format!("throughput, {pushers} pushers, next at {}", waits.word());
         interleave(&name, plan.rounds, &mut sides).await?;
         let yardstick = yardstick.then(|| sides.pop()).flatten();
+        let pipelined = pipelined.is_some().then(|| sides.remove(pipelined_at));
         results.add_all(rows(&sides))?;
+        if let Some(theirs) = pipelined {
+            held_against("pipelined", &theirs, &sides, results)?;
+        }
         let (few, many) = plan.grows();
         results.add_all(grown(&sides, few, many))?;
         if let Some(theirs) = yardstick {
-            results.add(theirs.row.clone().filled(&theirs.samples))?;
-            for ours in sides.iter().filter(|side| side.row.system == OURS) {
-                let row = Row { scenario: "lpush".to_owned(), ..ours.row.clone() }.filled(&ours.samples);
-                results.add(row.against(&theirs.row.system, &ours.samples, &theirs.samples))?;
-            }
+            held_against("lpush", &theirs, &sides, results)?;
         }
+    }
+    Ok(())
+}
+
+/// One more thing to compare with, in rows of its own.
+fn held_against(
+    scenario: &str,
+    theirs: &Side<'_>,
+    sides: &[Side<'_>],
+    results: &mut Results,
+) -> Result<(), Failure> {
+    let scenario = scenario.to_owned();
+    results.add(Row { scenario: scenario.clone(), ..theirs.row.clone() }.filled(&theirs.samples))?;
+    for ours in sides.iter().filter(|side| side.row.system == OURS) {
+        let row = Row { scenario: scenario.clone(), ..ours.row.clone() }.filled(&ours.samples);
+        results.add(row.against(&theirs.row.system, &ours.samples, &theirs.samples))?;
     }
     Ok(())
 }
