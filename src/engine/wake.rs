@@ -92,7 +92,7 @@ impl Engine {
         });
     }
 
-    /// A claim succeeded: the slot has its token, and those who wait for it hear so.
+    /// A claim succeeded: the slot has its token; its sink, and those who wait for it, hear so.
     pub(super) fn got(&self, sid: &Sid, serial: u64, claimed: Claimed) {
         add(&self.core.counters.claims, 1);
         let told = self.sessions.with(sid, serial, |slot| {
