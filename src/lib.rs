@@ -59,6 +59,7 @@ mod script;
 mod server_info;
 mod stats;
 mod subscriber;
+mod trace;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -72,8 +73,11 @@ pub use crate::engine::{Drained, Ended};
 pub use crate::error::{Error, Result};
 pub use crate::ids::{MAX_MESSAGE_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, SessionId};
 pub use crate::metrics::Metrics;
-pub use crate::notification::Notification;
+pub use crate::notification::{
+    LogLevel, Notification, NotificationBuilder, RELATED_TASK, TaskNote, TaskState,
+};
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
 pub use crate::registry::SubscriberRegistry;
 pub use crate::server_info::ServerInfo;
 pub use crate::stats::{Health, Node, Overview, SessionStats};
+pub use crate::trace::TraceContext;

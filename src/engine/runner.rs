@@ -177,6 +177,10 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
+        #[cfg(feature = "otel")]
+        if let Some(context) = delivery.trace_context() {
+            crate::trace::continue_in(&span, &context);
+        }
         self.active.delivering.store(true, Ordering::Relaxed);
         let outcome = self.hand_over(delivery).instrument(span.clone()).await;
         self.active.delivering.store(false, Ordering::Relaxed);

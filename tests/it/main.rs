@@ -21,6 +21,7 @@ mod inputs;
 mod kills;
 mod leftovers;
 mod lua;
+mod messages;
 mod observability;
 mod ownership;
 mod protocol;
