@@ -15,6 +15,7 @@ use crate::metrics::{Counters, Metrics, add};
 use crate::prepared::Prepared;
 use crate::script;
 use crate::server_info;
+use crate::topics::Hub;
 use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
 
 /// A connection to the queues: pushes, subscribes, looks.
@@ -26,6 +27,7 @@ use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, Subsc
 pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) hub: Arc<Hub>,
     _guard: Arc<DropGuard>,
 }
 
@@ -76,7 +78,8 @@ impl Courier {
         // A missing right shows here, by name, and not at the first message.
         script::overview(&core.cmd, &core.keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
-        Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
+        let engine = Engine::new(core.clone());
+        Ok(Self { hub: Hub::new(core.clone(), engine.clone()), engine, core, _guard: Arc::new(guard) })
     }
 
     /// Queues a notification for a session, with the default time to live.
@@ -209,6 +212,7 @@ impl Courier {
     /// # Cancel safety
     /// Dropping the future leaves sessions being given back in the background.
     pub async fn shutdown(&self, grace: Duration) -> Drained {
+        self.hub.close();
         self.engine.drain(grace).await
     }
 }

@@ -17,6 +17,7 @@ mod requeue;
 mod source;
 mod stats;
 mod sweep;
+mod topic;
 
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
@@ -29,6 +30,9 @@ pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
 pub(crate) use sweep::{reap, sweep, tidy};
+pub(crate) use topic::{
+    topic_due, topic_join, topic_leave, topic_listen, topic_members, topic_ring, topic_tidy, topic_unlisten,
+};
 
 /// How a session is held, as the scripts that check the token answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 16] {
+pub(crate) fn all() -> [&'static Script; 23] {
     [
         &push::PUSH,
         &pop::POP,
@@ -59,5 +63,12 @@ pub(crate) fn all() -> [&'static Script; 16] {
         &dead::DEAD_LIST,
         &dead::DEAD_REQUEUE,
         &dead::DEAD_PURGE,
+        &topic::TOPIC_JOIN,
+        &topic::TOPIC_LEAVE,
+        &topic::TOPIC_MEMBERS,
+        &topic::TOPIC_DUE,
+        &topic::TOPIC_TIDY,
+        &topic::TOPIC_LISTEN,
+        &topic::TOPIC_RING,
     ]
 }

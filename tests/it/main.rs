@@ -32,4 +32,5 @@ mod retry;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;
+mod topics;
 mod ttl;
