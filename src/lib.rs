@@ -34,6 +34,7 @@
 //! # }
 //! ```
 
+pub mod bridge;
 mod builder;
 mod config;
 mod connection;

@@ -8,6 +8,7 @@ mod claim;
 #[cfg(test)]
 mod contract;
 mod dead;
+mod fastmcp;
 mod heartbeat;
 mod pop;
 mod push;
@@ -22,6 +23,7 @@ mod topic;
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
+pub(crate) use fastmcp::{Taken, fastmcp_answer, fastmcp_done, fastmcp_put, fastmcp_take};
 pub(crate) use heartbeat::heartbeat;
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push, push_many};
@@ -45,7 +47,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 23] {
+pub(crate) fn all() -> [&'static Script; 27] {
     [
         &push::PUSH,
         &pop::POP,
@@ -70,5 +72,9 @@ pub(crate) fn all() -> [&'static Script; 23] {
         &topic::TOPIC_TIDY,
         &topic::TOPIC_LISTEN,
         &topic::TOPIC_RING,
+        &fastmcp::FASTMCP_TAKE,
+        &fastmcp::FASTMCP_DONE,
+        &fastmcp::FASTMCP_PUT,
+        &fastmcp::FASTMCP_ANSWER,
     ]
 }

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub)]
 
 mod args;
+mod bridge;
 mod dead;
 mod demo;
 mod doctor;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Bridge, Command};
 use crate::output::Failure;
 
 fn main() -> ExitCode {
@@ -48,6 +49,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Listen(listen) => listen::run(&server, listen).await,
         Command::Stats(stats) => stats::run(&server, json, stats).await,
         Command::Dead(dead) => dead::run(&server, json, dead).await,
+        Command::Bridge(Bridge::Fastmcp(args)) => bridge::fastmcp(&server, json, args).await,
         Command::Doctor => doctor::run(&server, json).await,
     }
 }

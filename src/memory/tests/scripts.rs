@@ -29,6 +29,8 @@ struct Model {
     epochs: BTreeMap<(String, String), String>,
     delivered: BTreeMap<String, VecDeque<Vec<u8>>>,
     found: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Ids in the bridge's lists, by key.
+    taken: BTreeMap<String, VecDeque<String>>,
     cursor: Vec<u8>,
     pushed: usize,
 }
@@ -207,6 +209,7 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            bridge if bridge.starts_with("fastmcp_") => self.fastmcp(bridge),
             topic if topic.starts_with("topic_") => self.topic(topic),
             other => panic!("no random calls for the script {other}: add them here"),
         }
@@ -278,6 +281,41 @@ impl Call<'_> {
                 let topic = self.one(&["t0", "t1", "t2"]);
                 self.keys(&[&format!("l:{topic}"), "n"]);
                 self.args(&[INBOX, "PUBLISH", "@topic h t0  body"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+
+    fn fastmcp(&mut self, script: &str) {
+        match script {
+            "fastmcp_take" => {
+                for _ in 0..self.count() {
+                    let session = self.one(&["s0", "s1", "foreign"]);
+                    self.keys(&[&format!("f:{session}"), &format!("taken:{session}")]);
+                }
+                let (stamp, want) = (format!("c{}", self.rng.u16(..)), self.one(&["1", "3", "10"]));
+                self.args(&[&stamp, want, "300000", "1000000"]);
+            }
+            "fastmcp_done" => {
+                for _ in 0..self.count() {
+                    let list = self.one(&["taken:s0", "taken:s1", "q:foreign"]);
+                    let known = self.model.taken.get(&format!("{{0}}:{list}")).and_then(VecDeque::front);
+                    let id = known.cloned().unwrap_or_else(|| "c1:1".to_owned());
+                    self.keys(&[list]);
+                    self.args(&[&id]);
+                }
+            }
+            "fastmcp_put" => {
+                let (list, known) = (self.one(&["put:s0", "put:s1", "q:foreign"]), self.rng.u8(..20));
+                self.keys(&[list, &format!("known:{known}")]);
+                let text = self.bytes();
+                self.args.push(text);
+                self.args(&["1000000", "1000000"]);
+            }
+            "fastmcp_answer" => {
+                let state = self.one(&["state:a", "state:b", "s"]);
+                self.keys(&[state, "response"]);
+                self.args(&["{}", "1000000"]);
             }
             other => panic!("no random calls for the script {other}: add them here"),
         }
@@ -359,6 +397,17 @@ impl Model {
                         }
                         _ => {}
                     }
+                }
+            }
+            ("fastmcp_take", Wire::Group(_, parts)) => {
+                for (key, entries) in call.keys.iter().skip(1).step_by(2).zip(&parts[1..]) {
+                    let texts = entries
+                        .items()
+                        .iter()
+                        .map(|entry| String::from_utf8_lossy(entry.bytes()).into_owned());
+                    let ids =
+                        texts.map(|text| text.split(' ').next().unwrap_or_default().to_owned()).collect();
+                    self.taken.insert(String::from_utf8_lossy(key).into_owned(), ids);
                 }
             }
             ("sweep", Wire::Group(_, parts)) => {
@@ -446,7 +495,12 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         );
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
-    for foreign in ["SET {0}:t:foreign x", "SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+    for foreign in [
+        "SET {0}:t:foreign x",
+        "SET {0}:f:foreign x",
+        "SET {0}:q:foreign x",
+        "HSET {0}:dead:foreign-dead f v",
+    ] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
 
@@ -461,6 +515,14 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         match rng.u16(..1000) {
             0 => {
                 agree(&mut pair, &words("DEL {0}:s {0}:n"), "lost state").await;
+            }
+            9..40 => {
+                let mut request = vec![b"LPUSH".to_vec(), format!("{{0}}:f:s{}", rng.u8(..2)).into_bytes()];
+                request.extend((0..rng.usize(1..4)).map(|n| vec![b'x'; n * rng.usize(0..40)]));
+                agree(&mut pair, &request, "a message of FastMCP's").await;
+            }
+            40..45 => {
+                agree(&mut pair, &words("SET {0}:state:a waiting"), "a question of FastMCP's").await;
             }
             1..9 => {
                 let record = ["2 a later format", "", "1 1 1", "garbage\n\0"][rng.usize(..4)];
@@ -501,6 +563,10 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "requeue expired",
         "requeue unknown",
         "requeue fenced",
+        "fastmcp_put put",
+        "fastmcp_put duplicate",
+        "fastmcp_answer given",
+        "fastmcp_answer late",
         "claim claimed",
         "claim fenced",
         "release released",
