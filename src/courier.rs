@@ -1,6 +1,7 @@
 //! The handle that programs hold.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -73,6 +74,7 @@ impl Courier {
             node: uuid::Uuid::new_v4().simple().to_string(),
             counters,
             clock: Clock::new(),
+            made_ids: AtomicU64::new(0),
             stop,
         });
         // A missing right shows here, by name, and not at the first message.
@@ -116,7 +118,7 @@ impl Courier {
         let core = &self.core;
         let prepared = Prepared::check(core, push)?;
         let push = || script::push(&core.cmd, &core.keys, prepared.args(core));
-        let reply = self.repeat("push", push, prepared.dedupe_ms > 0).await?;
+        let reply = self.repeat("push", push, prepared.is_idempotent()).await?;
         prepared.settle(core, reply)
     }
 
@@ -137,7 +139,7 @@ impl Courier {
         let core = &self.core;
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
-        let idempotent = good.iter().all(|p| p.dedupe_ms > 0);
+        let idempotent = good.iter().all(|p| p.is_idempotent());
         let push = || script::push_many(&core.cmd, &core.keys, good.iter().map(|p| p.args(core)).collect());
         let replies = match self.repeat("push", push, idempotent).await {
             Ok(replies) => replies,

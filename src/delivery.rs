@@ -185,16 +185,18 @@ impl<S: NotificationSink> AnySink for S {
 }
 
 /// A sink's panic is a failed attempt, like its error: it must not end the loop of its session unseen.
-pub(crate) async fn without_panic(sink: &dyn AnySink, delivery: Delivery) -> Result<(), SinkError> {
-    let started = std::panic::catch_unwind(AssertUnwindSafe(|| sink.deliver_boxed(delivery)));
-    let Ok(mut delivering) = started else { return Err(panicked()) };
+pub(crate) fn without_panic(
+    sink: &dyn AnySink,
+    delivery: Delivery,
+) -> impl Future<Output = Result<(), SinkError>> + Send + Unpin + '_ {
+    let mut started = std::panic::catch_unwind(AssertUnwindSafe(|| sink.deliver_boxed(delivery))).ok();
     std::future::poll_fn(move |cx| {
+        let Some(delivering) = &mut started else { return Poll::Ready(Err(panicked())) };
         match std::panic::catch_unwind(AssertUnwindSafe(|| delivering.as_mut().poll(cx))) {
             Ok(poll) => poll,
             Err(_) => Poll::Ready(Err(panicked())),
         }
     })
-    .await
 }
 
 /// A sink that panics when asked is taken for closed.

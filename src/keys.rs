@@ -120,6 +120,11 @@ impl Keys {
         format!("{}l:{}", self.base, topic.0)
     }
 
+    /// Marks of the ids that one producer made, a bit each.
+    pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
+        format!("{}b:{node}:{block}", self.base)
+    }
+
     pub(crate) fn inbox(&self, node: &str) -> String {
         format!("{}{node}", self.inboxes)
     }

@@ -102,7 +102,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                     engine.reclaim_all();
                 }
                 for sid in &answer.fenced {
-                    engine.wake(sid, Start::Fetch);
+                    engine.wake(sid.as_str(), Start::Fetch);
                 }
             }
             Err(Error::Closed { .. }) => return,

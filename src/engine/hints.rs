@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
 use super::Engine;
-use super::runner::Start;
+use super::runner::{Runner, Start};
+use super::sessions::Active;
 use crate::keys::Sid;
 use crate::metrics::add;
 
@@ -27,12 +27,8 @@ pub(crate) struct Hint {
 pub(super) struct Hints(VecDeque<Hint>);
 
 impl Hints {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn take(&mut self) -> VecDeque<Hint> {
-        std::mem::take(&mut self.0)
+    pub(super) fn all(self) -> impl Iterator<Item = Hint> {
+        self.0.into_iter()
     }
 
     /// Answers how many were dropped for it.
@@ -55,25 +51,23 @@ impl Hints {
 impl Engine {
     /// Hands a hint to a session that this process owns. False when it does not.
     pub(crate) fn hint(self: &Arc<Self>, sid: &str, hint: Hint) -> bool {
-        let (sid, serial, active) = {
+        let runner = {
             let mut sessions = self.sessions.lock();
-            let Some((sid, slot)) = sessions.get_key_value(sid) else { return false };
+            let Some(slot) = sessions.get_mut(sid) else { return false };
             if slot.epoch == 0 || slot.is_ending() {
                 return false;
             }
-            let sid: Sid = sid.clone();
-            let Some(slot) = sessions.get_mut(&sid) else { return false };
-            add(&self.core.counters.hints_dropped, slot.hints.add(hint));
+            add(&self.core.counters.hints_dropped, slot.hints.get_or_insert_default().add(hint));
             if let Some(busy) = &slot.active {
                 // It looks before the next message, and before it rests. No bell: that would cost it its batch.
-                busy.hinted.store(true, Ordering::Release);
+                busy.hint();
                 return true;
             }
-            let active = self.active();
+            let active = Arc::<Active>::default();
             slot.active = Some(active.clone());
-            (sid, slot.serial, active)
+            Runner::new(self.clone(), Sid::encoded(sid), slot, active)
         };
-        self.spawn(&sid, serial, active, Start::Hint);
+        tokio::spawn(runner.run(Start::Hint));
         true
     }
 
@@ -97,9 +91,9 @@ mod tests {
         for (key, body) in [("a", "1"), ("", "2"), ("a", "3"), ("", "4")] {
             assert_eq!(hints.add(hint(key, body)), 0);
         }
-        let bodies: Vec<Bytes> = hints.take().into_iter().map(|h| h.body).collect();
+        let bodies: Vec<Bytes> = std::mem::take(&mut hints).all().map(|h| h.body).collect();
         assert_eq!(bodies, ["3", "2", "4"]);
         let dropped: u64 = (0..MOST + 3).map(|_| hints.add(hint("", "x"))).sum();
-        assert_eq!((dropped, hints.take().len()), (3, MOST));
+        assert_eq!((dropped, hints.0.len()), (3, MOST));
     }
 }

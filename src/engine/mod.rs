@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, OnceCell, oneshot};
+use tokio::sync::{OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::Calls;
@@ -160,7 +160,7 @@ impl Engine {
             }
             let serial = self.serials.fetch_add(1, Ordering::Relaxed);
             let (claimed, first_claim) = oneshot::channel();
-            let active = self.active();
+            let active = Arc::<Active>::default();
             let old = {
                 let mut sessions = self.sessions.lock();
                 if closed() {
@@ -176,7 +176,7 @@ impl Engine {
                     epoch: 0,
                     active: Some(active.clone()),
                     recent: None,
-                    hints: hints::Hints::default(),
+                    hints: None,
                     ended,
                     claimed: vec![claimed],
                     gone: Vec::new(),
@@ -185,7 +185,7 @@ impl Engine {
             };
             if let Some(old) = old {
                 if let Some(active) = &old.active {
-                    active.stop.cancel();
+                    active.stop();
                 }
                 old.tell_end(Ended::Superseded);
             }
@@ -214,23 +214,13 @@ impl Engine {
 
     /// Has a session checked against the stored owners.
     pub(crate) fn check(self: &Arc<Self>, session: &SessionId) {
-        self.wake(&Sid::of(session), Start::Look);
-    }
-
-    fn active(&self) -> Arc<Active> {
-        Arc::new(Active {
-            stop: self.core.stop.child_token(),
-            drain: CancellationToken::new(),
-            again: AtomicBool::new(false),
-            hinted: AtomicBool::new(false),
-            bell: Notify::new(),
-            delivering: AtomicBool::new(false),
-            finishing: AtomicBool::new(false),
-        })
+        self.wake(Sid::of(session).as_str(), Start::Look);
     }
 
     fn spawn(self: &Arc<Self>, sid: &Sid, serial: u64, active: Arc<Active>, start: Start) {
-        if let Some(runner) = Runner::new(self.clone(), sid.clone(), serial, active) {
+        let runner =
+            self.sessions.with(sid, serial, |slot| Runner::new(self.clone(), sid.clone(), slot, active));
+        if let Some(runner) = runner {
             tokio::spawn(runner.run(start));
         }
     }
@@ -251,14 +241,14 @@ impl Engine {
         }
         if let Some(sid) = payload.strip_prefix(b"?") {
             if let Ok(sid) = std::str::from_utf8(sid) {
-                self.wake(&Sid::encoded(sid), Start::Look);
+                self.wake(sid, Start::Look);
             }
             return;
         }
         let end = payload.iter().position(|&b| b == b' ').unwrap_or(payload.len());
         let Ok(sid) = std::str::from_utf8(&payload[..end]) else { return };
         let record = payload.get(end + 1..).map(Bytes::copy_from_slice);
-        if self.wake(&Sid::encoded(sid), record.map_or(Start::Fetch, Start::Record)) {
+        if self.wake(sid, record.map_or(Start::Fetch, Start::Record)) {
             add(&self.core.counters.doorbells, 1);
         }
     }
@@ -276,9 +266,8 @@ impl Engine {
 
     /// Gives a session something to do; a busy one looks again by itself when it is done. False when the session is
     /// not ours.
-    fn wake(self: &Arc<Self>, sid: &Sid, start: Start) -> bool {
-        let active = self.active();
-        let (serial, start) = {
+    fn wake(self: &Arc<Self>, sid: &str, start: Start) -> bool {
+        let runner = {
             let mut sessions = self.sessions.lock();
             let Some(slot) = sessions.get_mut(sid) else { return false };
             if let Some(busy) = &slot.active {
@@ -288,11 +277,13 @@ impl Engine {
                 }
                 return true;
             }
+            let active = Arc::<Active>::default();
             slot.active = Some(active.clone());
-            // Heard of a session that we hold but have no token for: the claim's answer was lost.
-            (slot.serial, if slot.epoch == 0 { Start::Claim(ClaimMode::Keep) } else { start })
+            Runner::new(self.clone(), Sid::encoded(sid), slot, active)
         };
-        self.spawn(sid, serial, active, start);
+        // Heard of a session that we hold but have no token for: the claim's answer was lost.
+        let start = if runner.is_claimed() { start } else { Start::Claim(ClaimMode::Keep) };
+        tokio::spawn(runner.run(start));
         true
     }
 
@@ -300,12 +291,11 @@ impl Engine {
     fn reclaim_all(self: &Arc<Self>) {
         let idle: Vec<(Sid, u64, Arc<Active>)> = {
             let mut sessions = self.sessions.lock();
-            let engine = self;
             sessions
                 .iter_mut()
                 .filter(|(_, slot)| slot.active.is_none())
                 .map(|(sid, slot)| {
-                    let active = engine.active();
+                    let active = Arc::<Active>::default();
                     slot.active = Some(active.clone());
                     (sid.clone(), slot.serial, active)
                 })
@@ -326,18 +316,17 @@ impl Engine {
         serial: Option<u64>,
         now: bool,
     ) -> Option<oneshot::Receiver<()>> {
-        let fresh = self.active();
         let (gone, wait) = oneshot::channel();
         let idle = {
             let mut sessions = self.sessions.lock();
             let slot = sessions.get_mut(sid).filter(|slot| serial.is_none_or(|s| s == slot.serial))?;
             slot.gone.push(gone);
             let idle = slot.active.is_none();
-            let active = slot.active.get_or_insert(fresh).clone();
+            let active = slot.active.get_or_insert_default().clone();
             if now {
-                active.stop.cancel();
+                active.stop();
             } else {
-                active.drain.cancel();
+                active.drain();
             }
             idle.then_some((slot.serial, active))
         };

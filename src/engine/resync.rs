@@ -52,7 +52,7 @@ async fn resync(engine: &std::sync::Arc<Engine>) -> Result<u64> {
     loop {
         let page = script::overview(&core.cmd, &core.keys, offset, PAGE).await?.page;
         for sid in &page {
-            found += u64::from(engine.wake(sid, Start::Look));
+            found += u64::from(engine.wake(sid.as_str(), Start::Look));
         }
         if (page.len() as u64) < PAGE {
             return Ok(found);

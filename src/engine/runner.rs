@@ -1,8 +1,10 @@
 //! Serves one session for as long as it has something to do: claim, deliver in order, ack and fetch.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +13,7 @@ use tracing::Instrument;
 
 use super::Engine;
 use super::recent::Recent;
-use super::sessions::{Active, Ended};
+use super::sessions::{Active, Ended, Slot};
 use crate::delivery::{AnySink, is_closed, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
@@ -85,19 +87,17 @@ impl Drop for Runner {
 }
 
 impl Runner {
-    pub(super) fn new(engine: Arc<Engine>, sid: Sid, serial: u64, active: Arc<Active>) -> Option<Self> {
-        let (session, sink, epoch, recent) = engine.sessions.with(&sid, serial, |slot| {
-            (slot.session.clone(), slot.sink.clone(), slot.epoch, Recent::from_kept(slot.recent.take()))
-        })?;
-        Some(Self {
+    /// Takes over what the slot keeps while its session is idle.
+    pub(super) fn new(engine: Arc<Engine>, sid: Sid, slot: &mut Slot, active: Arc<Active>) -> Box<Self> {
+        Box::new(Self {
             engine,
             sid,
-            serial,
-            session,
-            sink,
+            serial: slot.serial,
+            session: slot.session.clone(),
+            sink: slot.sink.clone(),
             active,
-            epoch,
-            recent,
+            epoch: slot.epoch,
+            recent: Recent::from_kept(slot.recent.take()),
             batch: VecDeque::new(),
             fetched: Instant::now(),
             delivered: Vec::new(),
@@ -107,27 +107,32 @@ impl Runner {
         })
     }
 
-    pub(super) async fn run(mut self, start: Start) {
+    pub(super) fn is_claimed(&self) -> bool {
+        self.epoch > 0
+    }
+
+    pub(super) async fn run(mut self: Box<Self>, start: Start) {
         let mut step = self.begin(start).await;
         loop {
             step = match step {
-                Step::End(why) => return self.finish(why).await,
+                // Boxed: what is rare must not make the task large, since one is made for most messages.
+                Step::End(why) => return Box::pin(self.finish(why)).await,
                 Step::Idle if self.go_idle() => {
                     self.at_rest = true;
                     return;
                 }
                 Step::Idle | Step::On => self.step().await,
-                Step::Wait(pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
+                Step::Wait(pause) if Box::pin(self.interrupted(pause)).await => Step::End(Ended::Stopped),
                 Step::Wait(_) => Step::On,
-                Step::Claim(_, pause) if self.interrupted(pause).await => Step::End(Ended::Stopped),
-                Step::Claim(mode, _) => self.claim(mode).await,
+                Step::Claim(_, pause) if Box::pin(self.interrupted(pause)).await => Step::End(Ended::Stopped),
+                Step::Claim(mode, _) => Box::pin(self.claim(mode)).await,
             };
         }
     }
 
     async fn begin(&mut self, start: Start) -> Step {
         match start {
-            Start::Claim(mode) => self.claim(mode).await,
+            Start::Claim(mode) => Box::pin(self.claim(mode)).await,
             Start::Fetch => Step::On,
             Start::Look => {
                 let step = self.exchange(self.engine.core.config.batch).await;
@@ -135,12 +140,11 @@ impl Runner {
                 step
             }
             // Nothing rang: the queue is not looked at.
-            Start::Hint => self.hints().await.unwrap_or(Step::Idle),
+            Start::Hint => Box::pin(self.hints()).await.unwrap_or(Step::Idle),
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
-                // One that was delivered before this doorbell came has left the list: nothing to do but to look.
+                // One that was delivered before this doorbell came is not delivered again, and its ack removes nothing.
                 let record = Record::parse(&bytes);
-                let record = record.filter(|r| !self.recent.contains(self.engine.identities.of(r)));
                 // It may have been on its way for long: whether its time is over is the server's to say.
                 let record = record.filter(|r| !self.engine.core.clock.is_past(r.expires_ms));
                 self.batch.extend(record);
@@ -150,14 +154,14 @@ impl Runner {
     }
 
     async fn step(&mut self) -> Step {
-        if self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+        if self.active.must_end() || self.engine.core.stop.is_cancelled() {
             return Step::End(Ended::Stopped);
         }
         if is_closed(&*self.sink) {
             return Step::End(Ended::SinkClosed);
         }
-        if self.active.hinted.load(Ordering::Acquire)
-            && let Some(end) = self.hints().await
+        if self.active.hinted()
+            && let Some(end) = Box::pin(self.hints()).await
         {
             return end;
         }
@@ -165,13 +169,15 @@ impl Runner {
         if !self.batch.is_empty() && self.active.rang() {
             self.batch.clear();
         }
-        match self.batch.pop_front() {
-            Some(record) => self.deliver(record).await,
-            None => self.exchange(self.engine.core.config.batch).await,
+        if self.batch.is_empty() {
+            self.exchange(self.engine.core.config.batch).await
+        } else {
+            self.deliver_next().await
         }
     }
 
-    async fn deliver(&mut self, record: Record) -> Step {
+    async fn deliver_next(&mut self) -> Step {
+        let Some(record) = self.batch.pop_front() else { return Step::On };
         let core = self.engine.core.clone();
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
@@ -190,9 +196,10 @@ impl Runner {
         if let Some(context) = delivery.trace_context() {
             crate::trace::continue_in(&span, &context);
         }
-        self.active.delivering.store(true, Ordering::Relaxed);
-        let outcome = self.hand_over(delivery).instrument(span.clone()).await;
-        self.active.delivering.store(false, Ordering::Relaxed);
+        self.active.set_delivering(true);
+        let delivering = span.in_scope(|| without_panic(&*self.sink, delivery));
+        let outcome = self.hand_over(delivering).instrument(span.clone()).await;
+        self.active.set_delivering(false);
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(ended) => return Step::End(ended),
@@ -212,28 +219,27 @@ impl Runner {
             Err(SinkError::Closed) => Step::End(Ended::SinkClosed),
             Err(SinkError::Retry(why)) => {
                 tracing::debug!(parent: &span, error = %why, "delivery failed");
-                self.failed(record, attempt, false, &why).await
+                Box::pin(self.failed(record, attempt, false, &why)).await
             }
             Err(SinkError::Rejected(why)) => {
                 tracing::warn!(parent: &span, error = %why, "message rejected, it becomes a dead letter");
-                self.failed(record, attempt, true, &why).await
+                Box::pin(self.failed(record, attempt, true, &why)).await
             }
         }
     }
 
     /// Delivers the hints that wait. What becomes of them is nobody's concern, unless the client is gone.
     async fn hints(&mut self) -> Option<Step> {
-        self.active.hinted.store(false, Ordering::Release);
         if is_closed(&*self.sink) {
             return Some(Step::End(Ended::SinkClosed));
         }
         let hints = self.engine.sessions.with(&self.sid, self.serial, |slot| slot.hints.take())?;
-        for hint in hints {
-            if self.active.drain.is_cancelled() {
+        for hint in hints.into_iter().flat_map(|hints| (*hints).all()) {
+            if self.active.must_end() {
                 break;
             }
             let delivery = Delivery::synthetic(&self.session, &MessageId::generate(), 1, hint.body);
-            match self.hand_over(delivery).await {
+            match self.hand_over(without_panic(&*self.sink, delivery)).await {
                 Ok(Ok(())) => add(&self.engine.core.counters.hints, 1),
                 Ok(Err(SinkError::Closed)) => return Some(Step::End(Ended::SinkClosed)),
                 Ok(Err(e)) => {
@@ -248,20 +254,38 @@ impl Runner {
 
     /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
     /// the delivery. Ended: the delivery's future was dropped.
-    async fn hand_over(&self, delivery: Delivery) -> Result<Result<(), SinkError>, Ended> {
-        let mut delivering = std::pin::pin!(without_panic(&*self.sink, delivery));
+    async fn hand_over(
+        &self,
+        mut delivering: impl Future<Output = Result<(), SinkError>> + Send + Unpin,
+    ) -> Result<Result<(), SinkError>, Ended> {
+        let at_once = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut delivering).poll(cx))).await;
+        match at_once {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => Box::pin(self.wait_for_sink(delivering)).await,
+        }
+    }
+
+    async fn wait_for_sink(
+        &self,
+        mut delivering: impl Future<Output = Result<(), SinkError>> + Send + Unpin,
+    ) -> Result<Result<(), SinkError>, Ended> {
+        let core = &self.engine.core;
         loop {
             tokio::select! {
                 biased;
                 outcome = &mut delivering => return Ok(outcome),
-                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
-                () = self.active.bell.notified() => {}
+                () = core.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.told_to_stop_or_check() => {}
+            }
+            if self.active.must_stop() {
+                return Err(Ended::Stopped);
             }
             let token = PopItem { sid: self.sid.clone(), epoch: self.epoch, want: 0 };
             tokio::select! {
                 biased;
                 outcome = &mut delivering => return Ok(outcome),
-                () = self.active.stop.cancelled() => return Err(Ended::Stopped),
+                () = core.stop.cancelled() => return Err(Ended::Stopped),
+                () = self.active.told_to_stop() => return Err(Ended::Stopped),
                 answer = self.engine.calls.pops.call(token) => if matches!(answer, Ok(Err(Denied::Fenced))) {
                     return Err(Ended::Superseded);
                 }
@@ -285,7 +309,7 @@ impl Runner {
                 self.delivered.clear();
                 self.take(next, want)
             }
-            Ok(Err(denied)) => self.denied(denied).await,
+            Ok(Err(denied)) => Box::pin(self.denied(denied)).await,
             Err(e) => self.refused(&e),
         }
     }
@@ -420,9 +444,8 @@ impl Runner {
     async fn interrupted(&self, pause: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
-            () = self.active.bell.notified() => false,
-            () = self.active.stop.cancelled() => true,
-            () = self.active.drain.cancelled() => true,
+            () = self.active.changed() => self.active.must_end(),
+            () = self.engine.core.stop.cancelled() => true,
         }
     }
 
@@ -430,11 +453,7 @@ impl Runner {
     fn go_idle(&mut self) -> bool {
         let kept = std::mem::take(&mut self.recent).into_kept();
         let back = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-            if self.active.rang()
-                || !slot.hints.is_empty()
-                || self.active.stop.is_cancelled()
-                || self.active.drain.is_cancelled()
-            {
+            if self.active.rang() || slot.hints.is_some() || self.active.must_end() {
                 return Some(kept);
             }
             slot.recent = kept;
@@ -453,8 +472,8 @@ impl Runner {
 
     /// Acks what was delivered, gives the session back, and takes the subscription out of the table. Whatever does
     /// not get through within a call's time is left to the lease and to the next claim.
-    async fn finish(mut self, why: Ended) {
-        self.active.finishing.store(true, Ordering::Relaxed);
+    async fn finish(&mut self, why: Ended) {
+        self.active.finishing();
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
             add(&self.engine.core.counters.superseded, 1);

@@ -2,11 +2,11 @@
 //! channel, no key.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::hints::Hints;
 use crate::SessionId;
@@ -25,23 +25,28 @@ pub enum Ended {
     Stopped,
 }
 
-/// A running task's ears. Only a session with something to do has one.
+/// A running task's ears. Only a session with something to do has one. Small, since one is made for most messages.
+#[derive(Default)]
 pub(super) struct Active {
-    /// Stop now: drop a delivery in progress.
-    pub(super) stop: CancellationToken,
-    /// Stop after the delivery in progress.
-    pub(super) drain: CancellationToken,
-    /// A doorbell rang meanwhile.
-    pub(super) again: AtomicBool,
-    /// A hint came meanwhile.
-    pub(super) hinted: AtomicBool,
-    /// Wakes a runner that pauses.
-    pub(super) bell: Notify,
-    /// The sink has a message in its hands.
-    pub(super) delivering: AtomicBool,
-    /// The subscription has ended and gives its session back.
-    pub(super) finishing: AtomicBool,
+    flags: AtomicU8,
+    /// Wakes a runner that waits; what for is in the flags.
+    changed: Notify,
 }
+
+/// Stop now: drop a delivery in progress.
+const STOP: u8 = 1;
+/// Stop after the delivery in progress.
+const DRAIN: u8 = 2;
+/// A doorbell rang meanwhile.
+const AGAIN: u8 = 4;
+/// The same, and the owner's token was not checked since.
+const UNCHECKED: u8 = 32;
+/// The sink has a message in its hands.
+const DELIVERING: u8 = 8;
+/// The subscription has ended and gives its session back.
+const FINISHING: u8 = 16;
+/// A hint came meanwhile.
+const HINTED: u8 = 64;
 
 pub(super) struct Slot {
     /// Tells this subscription from an earlier one of the same session.
@@ -52,7 +57,7 @@ pub(super) struct Slot {
     pub(super) epoch: u64,
     pub(super) active: Option<Arc<Active>>,
     pub(super) recent: Option<Box<[u128]>>,
-    pub(super) hints: Hints,
+    pub(super) hints: Option<Box<Hints>>,
     pub(super) ended: Option<oneshot::Sender<Ended>>,
     /// Those who wait for the first claim.
     pub(super) claimed: Vec<oneshot::Sender<()>>,
@@ -101,9 +106,7 @@ impl Sessions {
 impl Slot {
     /// It was told to stop, and has not stopped yet; or its sink is closed and it gives the session back.
     pub(super) fn is_ending(&self) -> bool {
-        self.active.as_ref().is_some_and(|a| {
-            a.stop.is_cancelled() || a.drain.is_cancelled() || a.finishing.load(Ordering::Relaxed)
-        })
+        self.active.as_ref().is_some_and(|a| a.has(STOP | DRAIN | FINISHING))
     }
 
     pub(super) fn tell_end(mut self, why: Ended) {
@@ -117,13 +120,82 @@ impl Slot {
 }
 
 impl Active {
+    fn has(&self, any: u8) -> bool {
+        self.flags.load(Ordering::Acquire) & any != 0
+    }
+
+    fn tell(&self, flag: u8) {
+        self.flags.fetch_or(flag, Ordering::AcqRel);
+        self.changed.notify_one();
+    }
+
     pub(super) fn ring(&self) {
-        self.again.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.tell(AGAIN | UNCHECKED);
+    }
+
+    /// Wakes nobody: it is looked at before the next message, and before the rest.
+    pub(super) fn hint(&self) {
+        self.flags.fetch_or(HINTED, Ordering::AcqRel);
+    }
+
+    /// Whether a hint came since the last look.
+    pub(super) fn hinted(&self) -> bool {
+        self.has(HINTED) && self.flags.fetch_and(!HINTED, Ordering::AcqRel) & HINTED != 0
+    }
+
+    pub(super) fn stop(&self) {
+        self.tell(STOP);
+    }
+
+    pub(super) fn drain(&self) {
+        self.tell(DRAIN);
     }
 
     /// Whether it rang since the last look.
     pub(super) fn rang(&self) -> bool {
-        self.again.swap(false, Ordering::AcqRel)
+        self.flags.fetch_and(!(AGAIN | UNCHECKED), Ordering::AcqRel) & AGAIN != 0
+    }
+
+    /// Until it must stop, or the token should be checked because it rang.
+    pub(super) async fn told_to_stop_or_check(&self) {
+        while !self.has(STOP) && self.flags.fetch_and(!UNCHECKED, Ordering::AcqRel) & UNCHECKED == 0 {
+            self.changed.notified().await;
+        }
+    }
+
+    pub(super) async fn told_to_stop(&self) {
+        while !self.has(STOP) {
+            self.changed.notified().await;
+        }
+    }
+
+    pub(super) fn must_stop(&self) -> bool {
+        self.has(STOP)
+    }
+
+    /// To stop now, or after the delivery in progress.
+    pub(super) fn must_end(&self) -> bool {
+        self.has(STOP | DRAIN)
+    }
+
+    /// Until one of the above may have changed.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    pub(super) fn set_delivering(&self, is: bool) {
+        if is {
+            self.flags.fetch_or(DELIVERING, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!DELIVERING, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_delivering(&self) -> bool {
+        self.has(DELIVERING)
+    }
+
+    pub(super) fn finishing(&self) {
+        self.flags.fetch_or(FINISHING, Ordering::Relaxed);
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
 
     /// Sessions whose sink has a message in its hands.
     fn delivering(&self) -> usize {
-        let busy = |slot: &Slot| slot.active.as_ref().is_some_and(|a| a.delivering.load(Ordering::Relaxed));
+        let busy = |slot: &Slot| slot.active.as_ref().is_some_and(|a| a.is_delivering());
         self.sessions.lock().values().filter(|slot| busy(slot)).count()
     }
 }

@@ -47,9 +47,10 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 27] {
+pub(crate) fn all() -> [&'static Script; 28] {
     [
         &push::PUSH,
+        &push::COALESCE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,

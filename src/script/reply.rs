@@ -75,6 +75,14 @@ impl Fields {
         Self::of(self.script, inner)
     }
 
+    /// An array, or the count that stands for the common one.
+    pub(crate) fn array_or_int(&mut self) -> Result<std::result::Result<Self, u64>> {
+        match self.next()? {
+            Value::Int(n) => Ok(Err(u64::try_from(n).map_err(|_| unexpected(self.script, &Value::Int(n)))?)),
+            other => Self::of(self.script, other).map(Ok),
+        }
+    }
+
     /// What is left, as records.
     pub(crate) fn rest(self) -> Result<Vec<Bytes>> {
         let script = self.script;

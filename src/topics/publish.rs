@@ -212,10 +212,9 @@ impl Drop for Unmark {
 
 /// Into every queue, then to the listeners.
 async fn everywhere(courier: &Courier, topic: &Tid, publish: &Publish) -> Result<Published> {
-    let id = publish.id.clone().unwrap_or_else(MessageId::generate);
     let mut published = Published::default();
     for keys in courier.core.partitions() {
-        into_queues(courier, keys, topic, publish, &id, &mut published).await?;
+        into_queues(courier, keys, topic, publish, &mut published).await?;
     }
     published.nodes = ring(courier, topic, publish).await?;
     Ok(published)
@@ -226,7 +225,6 @@ async fn into_queues(
     keys: &Keys,
     topic: &Tid,
     publish: &Publish,
-    id: &MessageId,
     published: &mut Published,
 ) -> Result<()> {
     let core = &courier.core;
@@ -240,7 +238,7 @@ async fn into_queues(
         for chunk in new.chunks(at_a_time) {
             // One whose id breaks our limits was put there by somebody else.
             let sessions = chunk.iter().filter_map(|sid| SessionId::new(decode(sid.as_str())).ok());
-            let pushes = sessions.map(|session| publish.push(&session, id));
+            let pushes = sessions.map(|session| publish.push(&session));
             for pushed in courier.push_many(pushes).await {
                 match pushed {
                     Ok(_) => published.sessions += 1,
@@ -269,8 +267,12 @@ async fn ring(courier: &Courier, topic: &Tid, publish: &Publish) -> Result<u64> 
 }
 
 impl Publish {
-    fn push(&self, session: &SessionId, id: &MessageId) -> Push {
-        let mut push = Push::new(session, self.body.clone()).id(id.clone());
+    /// Without an id of the caller's each push makes its own, which costs Redis a bit and not a key.
+    fn push(&self, session: &SessionId) -> Push {
+        let mut push = Push::new(session, self.body.clone());
+        if let Some(id) = &self.id {
+            push = push.id(id.clone());
+        }
         if let Some(key) = &self.coalesce {
             push = push.coalesce(key);
         }

@@ -7,6 +7,7 @@ mod support;
 mod acks;
 mod basics;
 mod bodies;
+mod bridge;
 mod cancel;
 #[cfg(feature = "cli")]
 mod command;

@@ -36,7 +36,8 @@ pub struct Brought {
 
 impl FastMcp {
     /// Brings what FastMCP 3 workers push into our queues, until `cancel` is cancelled. Failures of either server are
-    /// logged and tried again.
+    /// logged and tried again. It ends when what it has in its hands is done with, at the latest after
+    /// [`Builder::deadline`](crate::Builder::deadline).
     ///
     /// Any number of bridges may run. No FastMCP subscriber should serve the same sessions: it would take its share.
     ///
@@ -60,11 +61,7 @@ impl FastMcp {
                 let all: Vec<SessionId> = known.iter().cloned().collect();
                 self.bring(&all).await
             };
-            let brought = tokio::select! {
-                brought = round => brought,
-                () = cancel.cancelled() => return total,
-            };
-            match brought {
+            match round.await {
                 Ok(brought) => {
                     told.clear();
                     total.messages += brought.messages;

@@ -10,6 +10,7 @@ pub mod capture;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod docker;
+pub mod fastmcp;
 pub mod fixture;
 pub mod leaks;
 pub mod names;
