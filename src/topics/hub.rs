@@ -248,6 +248,10 @@ impl Hub {
     async fn renew(self: &Arc<Self>) -> Result<()> {
         let gone = self.interest().retain_sessions(|_, sid| self.engine.serves(sid.as_str()));
         self.unlist(gone);
+        // Who cannot hear must not say that it listens.
+        if let Some(e) = self.engine.unhealthy() {
+            return Err(e);
+        }
         let mut listed = self.listed.lock().await;
         let topics = self.interest().topics();
         self.say(&topics).await?;

@@ -9,6 +9,8 @@ use mcp_courier::{
 };
 
 use crate::support::fixture::{Fixture, Process, Recorder, push, session, wait_pending};
+use crate::support::private::{Options, private_or_skip};
+use crate::support::proxy::Proxy;
 use crate::support::wait::wait_until;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -382,4 +384,90 @@ async fn limits_of_topics_are_named() {
     assert_eq!((published.sessions, published.refused), (1, 1));
     wait_pending(&full, &session("free"), 1).await;
     t.finish().await;
+}
+
+/// F22: a replica whose connection breaks hears again and is told that it missed something; one that cannot hear any more
+/// is off the lists, whatever else of it is alive.
+#[tokio::test]
+async fn f22_a_replica_that_hears_again_is_told_and_one_that_cannot_is_off_the_list() {
+    let t = Fixture::new("f22_topics").await;
+    let proxy = Proxy::start(t.server.url()).await;
+    let (a, b) = (t.connect_to(proxy.url()).await, t.courier().await);
+    let (on_a, on_b) = (serve(&a, "a", &[topic("x")]).await, serve(&b, "b", &[topic("x")]).await);
+    let mut stream = a.topics().listen([topic("x")]).await.expect("listening");
+    let hint = |body: &str| Publish::new(&topic("x"), body).delivery(TopicDelivery::Hint);
+
+    proxy.cut();
+    assert_eq!(tokio::time::timeout(LONG, stream.recv()).await.expect("told"), Some(TopicEvent::Missed));
+    wait_until("both hear it", LONG, || async {
+        match b.topics().send(hint("again")).await.expect("published").nodes {
+            2 => Ok(()),
+            n => Err(format!("{n} nodes")),
+        }
+    })
+    .await;
+    on_a.wait_for(1).await;
+    assert_eq!(heard(&mut stream).await, "again");
+
+    // Scripts get through, a subscription does not.
+    proxy.drop_requests_with(Some(b"SUBSCRIBE"));
+    proxy.cut();
+    wait_until("the deaf one is off the list", LONG, || async {
+        let nodes = b.topics().send(hint("later")).await.expect("published").nodes;
+        let listed: u64 = t.ask(&format!("HLEN {}", t.key("l", "x"))).await;
+        if (nodes, listed) == (1, 1) { Ok(()) } else { Err(format!("{nodes} of {listed}")) }
+    })
+    .await;
+    on_b.wait_for(2).await;
+    // Back again, it says so by itself.
+    proxy.drop_requests_with(None);
+    wait_until("both hear it again", LONG, || async {
+        match b.topics().send(hint("back")).await.expect("published").nodes {
+            2 => Ok(()),
+            n => Err(format!("{n} nodes")),
+        }
+    })
+    .await;
+    a.shutdown(LONG).await;
+    b.shutdown(LONG).await;
+    t.finish().await;
+}
+
+/// Whatever the number of sessions, a hint is one call for its publisher and one PUBLISH for each process.
+#[tokio::test]
+async fn a_hint_costs_one_call_and_a_publish_for_each_process() {
+    let Some(server) = private_or_skip("hint_cost", Options::default()).await else { return };
+    // Nothing beats or sweeps meanwhile.
+    let rare = || {
+        let rare = Courier::builder().heartbeat(Duration::from_secs(60)).lease(Duration::from_secs(180));
+        rare.look_again(Duration::from_secs(300))
+    };
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(rare().connect(server.url()).await.expect("connected"));
+    }
+    let mut sinks = Vec::new();
+    for n in 0..90 {
+        sinks.push(serve(&replicas[n % 3], &format!("s{n}"), &[topic("x")]).await);
+    }
+    let worker = rare().connect(server.url()).await.expect("connected");
+    let hint = |body: &str| Publish::new(&topic("x"), body).delivery(TopicDelivery::Hint);
+    worker.topics().send(hint("the script is known")).await.expect("published");
+    let mut raw = server.raw().await;
+    let mut calls = async |command: &str| -> u64 {
+        let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut raw).await.expect("INFO");
+        let line = info.lines().find(|l| l.starts_with(&format!("cmdstat_{command}:")));
+        let calls = line.and_then(|l| l.split("calls=").nth(1)).and_then(|l| l.split(',').next());
+        calls.map_or(0, |n| n.parse().expect("a number"))
+    };
+    let before = [calls("evalsha").await, calls("eval").await, calls("publish").await];
+    worker.topics().send(hint("counted")).await.expect("published");
+    for sink in &sinks {
+        sink.wait_for(2).await;
+    }
+    let after = [calls("evalsha").await, calls("eval").await, calls("publish").await];
+    assert_eq!([0, 1, 2].map(|n| after[n] - before[n]), [1, 0, 3]);
+    for replica in &replicas {
+        replica.shutdown(LONG).await;
+    }
 }
