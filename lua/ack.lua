@@ -3,7 +3,7 @@
 -- Every session is judged alone. A receipt that is no longer at the head is passed over: a repeated ack removes
 -- nothing twice. Begins with a removal or a read, so it drains a full server.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/owner.lua, lib/next.lua, lib/guarded.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3..] q dead           LIST    for each session: its records, its dead letters

@@ -49,7 +49,8 @@ end
 local pending = redis.call('LLEN', q)
 local slot = find_coalesced(pending)
 if not slot then
-  return push_one(q, KEYS[2], KEYS[3], d, ARGV[1], ARGV[2], body, ttl_ms, dedupe_ms, bit, tonumber(ARGV[7]), ARGV[8],
+  return push_one(q, KEYS[2], KEYS[3], d, now_ms(), ARGV[1], ARGV[2], body, ttl_ms, dedupe_ms, bit,
+    tonumber(ARGV[7]), ARGV[8],
     coalesce, ARGV[9], ARGV[10], ARGV[11], ARGV[12], tonumber(ARGV[13]))
 end
 if dedupe_ms ~= '0' then

@@ -3,7 +3,7 @@
 -- Renews the node's lease, so that a process that fetches is a process that lives (pop-with-heartbeat). A lease
 -- that is not there is left to the heartbeat, which thereby learns that state was lost.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/small_writes.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
+-- Uses lib/now_ms.lua, lib/record.lua, lib/small_writes.lua, lib/bury.lua, lib/owner.lua, lib/next.lua, lib/guarded.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3]   n                ZSET    node -> deadline of its lease

@@ -71,7 +71,7 @@ impl Courier {
             config,
             endpoint,
             cmd,
-            node: uuid::Uuid::new_v4().simple().to_string(),
+            node: node_name(),
             counters,
             clock: Clock::new(),
             made_ids: AtomicU64::new(0),
@@ -116,19 +116,21 @@ impl Courier {
     /// A dropped call may still have queued the message, once. To be able to repeat it, give it an id: [`Push::id`].
     pub async fn push(&self, push: Push) -> Result<Pushed> {
         let core = &self.core;
-        let prepared = Prepared::check(core, push)?;
-        let push = || script::push(&core.cmd, &core.keys, prepared.args(core));
+        let prepared = Arc::new(Prepared::check(core, push)?);
+        let push = || self.engine.push(prepared.clone());
         let reply = self.repeat("push", push, prepared.is_idempotent()).await?;
         prepared.settle(core, reply)
     }
 
-    /// Queues many messages in one round trip; answers each of them, in the order given.
+    /// Queues many messages; answers each of them, in the order given. One round trip for up to 256 messages or a
+    /// mebibyte of bodies, and one for each further such part.
     ///
     /// Messages of one session stand in its queue in the order given, also when the connection is lost on the way:
-    /// then the whole batch is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered
-    /// as a duplicate. The one exception is a server that refuses the first messages of a batch and takes the later
-    /// ones, as while its scripts are flushed or its data is loaded: the refused ones then stand behind. A message that
-    /// is refused for itself stops no other. Redis: `lua/push.lua`, once for each message, pipelined. A thousand messages a call are plenty.
+    /// then the part is repeated with the same ids, until [`Builder::deadline`], and what had arrived is answered as a
+    /// duplicate. A part is one script call: the server takes it whole or, when it is full or refuses for another reason,
+    /// not at all; what comes after a refused part is not sent and gets the same error. A message that is refused for
+    /// itself (its queue is full) stops no other. Redis: `lua/push.lua`, and `lua/coalesce.lua` for each message with a
+    /// coalescing key.
     ///
     /// # Errors
     /// For each message as [`Courier::push`].
@@ -139,17 +141,26 @@ impl Courier {
         let core = &self.core;
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
-        let idempotent = good.iter().all(|p| p.is_idempotent());
-        let push = || script::push_many(&core.cmd, &core.keys, good.iter().map(|p| p.args(core)).collect());
-        let replies = match self.repeat("push", push, idempotent).await {
-            Ok(replies) => replies,
-            Err(e) => good.iter().map(|_| Err(e.clone())).collect(),
-        };
+        let mut replies = Vec::with_capacity(good.len());
+        let mut rest = &good[..];
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(Prepared::part_of(rest));
+            rest = later;
+            let args: Vec<_> = part.iter().map(|prepared| prepared.args(core)).collect();
+            let push = || script::push(&core.cmd, &core.keys, &args);
+            match self.repeat("push", push, part.iter().all(|p| p.is_idempotent())).await {
+                Ok(answers) => replies.extend(answers),
+                Err(e) => {
+                    replies.extend((replies.len()..good.len()).map(|_| Err(e.clone())));
+                    break;
+                }
+            }
+        }
         let mut replies = replies.into_iter();
         checked
-            .into_iter()
+            .iter()
             .map(|one| {
-                let prepared = one?;
+                let prepared = one.as_ref().map_err(Clone::clone)?;
                 let missing = || Err(Error::Reply { op: "push", got: "fewer answers than pushes".into() });
                 prepared.settle(core, replies.next().unwrap_or_else(missing)?)
             })
@@ -217,4 +228,17 @@ impl Courier {
         self.hub.close();
         self.engine.drain(grace).await
     }
+}
+
+/// Sixteen letters and digits, 95 bits of chance: a new name for each start. Short, because Redis keeps it with each
+/// session.
+fn node_name() -> String {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut chance = uuid::Uuid::new_v4().as_u128();
+    let digit = || {
+        let digit = DIGITS[(chance % 62) as usize];
+        chance /= 62;
+        char::from(digit)
+    };
+    std::iter::repeat_with(digit).take(16).collect()
 }

@@ -12,6 +12,9 @@ use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result, TraceCon
 
 /// Most bytes of a coalescing key.
 const MAX_COALESCE_BYTES: usize = 256;
+/// Messages of a batch in one script call, and about how many bytes of bodies.
+const PART: usize = 256;
+const PART_BYTES: usize = 1 << 20;
 /// Ids made here whose marks share a key: a kilobyte of bits.
 const BLOCK_BITS: u64 = 8192;
 
@@ -86,6 +89,21 @@ impl Prepared {
         self.dedupe_ms > 0
     }
 
+    /// How many of them travel in one script call.
+    pub(crate) fn part_of(all: &[&Self]) -> usize {
+        let mut bytes = 0;
+        let fits = |one: &&&Self| {
+            bytes += one.weight();
+            bytes <= PART_BYTES
+        };
+        all.iter().take(PART).take_while(fits).count().max(1)
+    }
+
+    /// About its bytes on the way.
+    pub(crate) fn weight(&self) -> usize {
+        self.push.body.len()
+    }
+
     pub(crate) fn args<'a>(&'a self, core: &Core) -> PushArgs<'a> {
         let (mark, bit) = match self.mark {
             Mark::Own => (core.keys.dedupe(&self.sid, &self.id), None),
@@ -109,11 +127,11 @@ impl Prepared {
     }
 
     /// Counts the answer and puts it into the caller's words.
-    pub(crate) fn settle(self, core: &Core, reply: PushReply) -> Result<Pushed> {
+    pub(crate) fn settle(&self, core: &Core, reply: PushReply) -> Result<Pushed> {
         match reply {
             PushReply::Full { pending } => {
                 add(&core.counters.refused_full, 1);
-                Err(Error::QueueFull { session: self.push.session, pending, limit: self.max_pending })
+                Err(Error::QueueFull { session: self.push.session.clone(), pending, limit: self.max_pending })
             }
             PushReply::Stored { status, pending, dropped } => {
                 let counter = match status {
@@ -125,7 +143,7 @@ impl Prepared {
                 add(&core.counters.dropped, dropped);
                 let (session, id) = (&self.push.session, &self.id);
                 tracing::debug!(%session, %id, status = status.as_str(), pending, "push");
-                Ok(Pushed { id: self.id, status, pending, dropped })
+                Ok(Pushed { id: self.id.clone(), status, pending, dropped })
             }
         }
     }

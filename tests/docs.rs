@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 11] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/delivery.md",
     "docs/failures.md",
     "docs/mcp.md",
+    "docs/performance.md",
+    "docs/performance/results.md",
     "docs/protocol.md",
     "docs/states.md",
     "lua/README.md",

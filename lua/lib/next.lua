@@ -82,11 +82,3 @@ local function next_reply(q, dead, w, sid, now, o, want, acked, expired)
   end
   return reply
 end
-
--- Run `one` for a session; what it raises becomes that session's status, so that one foreign key in the way
--- stops nobody else. redis.pcall would not do: the work is many commands.
-local function guarded(one, ...)
-  local ok, reply = pcall(one, ...)
-  if ok then return reply end
-  return { 'error', type(reply) == 'table' and reply.err or tostring(reply) }
-end

@@ -1,13 +1,12 @@
 -- What push does with a message, and coalesce with one that replaces no other. Few functions and few strings: this
 -- is the most frequent work of all, and Lua costs more than the commands inside.
-local function push_one(q, s, w, d, sid, id, body, ttl_ms, dedupe_ms, bit, max_pending, policy, coalesce, trace,
+local function push_one(q, s, w, d, now, sid, id, body, ttl_ms, dedupe_ms, bit, max_pending, policy, coalesce, trace,
     look_again_ms, inboxes, publish, handoff_bytes)
   if dedupe_ms ~= '0' then
     local known, refused = seen_before(d, dedupe_ms, bit)
     if known then return { 'duplicate', redis.call('LLEN', q), 0 } end
     if refused then return refused end
   end
-  local now = now_ms()
   local enqueued, expires = now, now + ttl_ms
   if dedupe_ms == '0' then
     -- An id may come again at once, and a receipt is time and id: it must tell the two apart.

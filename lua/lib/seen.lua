@@ -1,6 +1,7 @@
 -- Idempotence of a push. `d` belongs to one message id (bit ''), or to a block of ids of one producer, one bit each.
 -- A block's life is extended while it is in use, so that each bit outlives its window.
 -- Answers whether the id is known, or an error to return; else the id is marked.
+local kept
 local function seen_before(d, window_ms, bit)
   local old, known
   if bit == '' then
@@ -15,7 +16,10 @@ local function seen_before(d, window_ms, bit)
     if bit == '' then known = redis.call('EXISTS', d) == 1 else known = redis.call('GETBIT', d, bit) == 1 end
     return known, old
   end
-  if bit ~= '' and redis.call('PTTL', d) < tonumber(window_ms) then redis.call('PEXPIRE', d, 2 * window_ms) end
+  if bit ~= '' and d ~= kept then
+    if redis.call('PTTL', d) < tonumber(window_ms) then redis.call('PEXPIRE', d, 2 * window_ms) end
+    kept = d
+  end
   return known, nil
 end
 

@@ -54,43 +54,6 @@ impl Commands {
         }
     }
 
-    /// Runs calls in one round trip, in order; one answer each.
-    ///
-    /// The first of each script goes by EVAL, which makes it known to the server, and the others by EVALSHA behind it.
-    pub(crate) async fn run_many(&self, calls: &[Invocation]) -> Result<Vec<Result<Value>>> {
-        let Some(op) = calls.first().map(|call| call.script.name) else { return Ok(Vec::new()) };
-        let mut pipeline = redis::Pipeline::with_capacity(calls.len());
-        pipeline.ignore_errors();
-        let mut known: Vec<&str> = Vec::new();
-        for call in calls {
-            let with_text = !known.contains(&call.script.name);
-            if with_text {
-                known.push(call.script.name);
-            }
-            pipeline.add_command(call.command(with_text));
-        }
-        let deadline = Instant::now() + self.call_timeout;
-        let (generation, mut connection) = self.link.ready(op, deadline).await?;
-        let sending = connection.send_packed_commands(&pipeline, 0, calls.len());
-        let values = match tokio::time::timeout_at(deadline, sending).await {
-            Ok(Ok(values)) => values,
-            Ok(Err(e)) => {
-                if connection_over(&e) {
-                    self.link.broken(generation);
-                }
-                return Err(from_redis(op, self.link.address(), &e, true));
-            }
-            Err(_) => return Err(self.unanswered(op, generation)),
-        };
-        let answers = values.into_iter().map(|value| match value {
-            Value::ServerError(e) => {
-                Err(from_redis(op, self.link.address(), &redis::RedisError::from(e), true))
-            }
-            value => Ok(value),
-        });
-        Ok(answers.collect())
-    }
-
     fn unanswered(&self, op: &'static str, generation: u64) -> Error {
         tracing::warn!(script = op, after = ?self.call_timeout, "no answer");
         add(&self.counters.timeouts, 1);

@@ -12,14 +12,32 @@ use tokio::sync::oneshot;
 use crate::{Error, Result};
 
 type Replies<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R>>>> + Send>>;
-type Waiting<Q, R> = (Q, oneshot::Sender<Result<R>>);
+type Waiting<Q, R> = (Q, Answer<R>);
+
+/// Where an answer goes: to somebody who waits, or into a few lines that run in the batch's own task.
+enum Answer<R> {
+    Wait(oneshot::Sender<Result<R>>),
+    Tell(Box<dyn FnOnce(Result<R>) + Send>),
+}
+
+impl<R> Answer<R> {
+    fn send(self, reply: Result<R>) {
+        match self {
+            Self::Wait(waiting) => drop(waiting.send(reply)),
+            Self::Tell(tell) => tell(reply),
+        }
+    }
+}
 
 /// Collects requests of one kind. Clones share it.
 pub(super) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
 
 struct Shared<Q, R> {
     op: &'static str,
+    /// Most requests in a call, and about how much they may weigh together.
     most: usize,
+    most_weight: usize,
+    weight: fn(&Q) -> usize,
     calls: usize,
     run: Box<dyn Fn(Vec<Q>) -> Replies<R> + Send + Sync>,
     queue: Mutex<Queue<Q, R>>,
@@ -38,17 +56,58 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
         calls: usize,
         run: impl Fn(Vec<Q>) -> Replies<R> + Send + Sync + 'static,
     ) -> Self {
-        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0 });
-        Self(Arc::new(Shared { op, most, calls, run: Box::new(run), queue }))
+        Self::weighed(op, most, (usize::MAX, |_| 0), calls, run)
     }
 
-    /// Answers when the batch that carried the request was answered. Dropping the future does not take the request
+    /// The same with a limit on what the requests of a call weigh together; a heavier one travels alone.
+    pub(super) fn weighed(
+        op: &'static str,
+        most: usize,
+        (most_weight, weight): (usize, fn(&Q) -> usize),
+        calls: usize,
+        run: impl Fn(Vec<Q>) -> Replies<R> + Send + Sync + 'static,
+    ) -> Self {
+        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0 });
+        Self(Arc::new(Shared { op, most, most_weight, weight, calls, run: Box::new(run), queue }))
+    }
+
+    /// Answers when the call that carried the request was answered. Dropping the future may or may not take the request
     /// back.
     pub(super) async fn call(&self, request: Q) -> Result<R> {
-        let (answer, answered) = oneshot::channel();
+        let shared = &self.0;
+        let answered = {
+            let mut queue = shared.lock();
+            if queue.in_flight < shared.calls && queue.waiting.is_empty() {
+                queue.in_flight += 1;
+                Err(request)
+            } else {
+                let (answer, answered) = oneshot::channel();
+                queue.waiting.push_back((request, Answer::Wait(answer)));
+                Ok(answered)
+            }
+        };
+        match answered {
+            Ok(answered) => answered.await.unwrap_or(Err(Error::Closed { op: shared.op })),
+            // Nobody else is there: no task is needed to carry one request.
+            Err(request) => {
+                let _turn = Turn(shared);
+                let mut replies = (shared.run)(vec![request]).await?;
+                match (replies.pop(), replies.len()) {
+                    (Some(reply), 0) => reply,
+                    (_, more) => Err(shared.miscounted(more, 1)),
+                }
+            }
+        }
+    }
+}
+
+impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
+    /// The same without anybody waiting, and so without a task for each: `tell` runs with the answer and must not block.
+    /// A request that the end of the runtime drops is answered as closed.
+    pub(super) fn tell(&self, request: Q, tell: impl FnOnce(Result<R>) + Send + 'static) {
         let start = {
             let mut queue = self.0.lock();
-            queue.waiting.push_back((request, answer));
+            queue.waiting.push_back((request, Answer::Tell(Box::new(tell))));
             let start = queue.in_flight < self.0.calls;
             queue.in_flight += usize::from(start);
             start
@@ -56,7 +115,27 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
         if start {
             tokio::spawn(self.0.clone().drain());
         }
-        answered.await.unwrap_or(Err(Error::Closed { op: self.0.op }))
+    }
+}
+
+/// A caller's own call is on its way. When it ends, also by being dropped, those who came meanwhile have theirs.
+struct Turn<'a, Q: Send + 'static, R: Send + 'static>(&'a Arc<Shared<Q, R>>);
+
+impl<Q: Send + 'static, R: Send + 'static> Drop for Turn<'_, Q, R> {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !queue.waiting.is_empty() => {
+                drop(queue);
+                runtime.spawn(self.0.clone().drain());
+            }
+            Ok(_) => queue.in_flight -= 1,
+            // The runtime is gone, and with it whatever the others wait in.
+            Err(_) => {
+                queue.in_flight -= 1;
+                queue.waiting.clear();
+            }
+        }
     }
 }
 
@@ -65,27 +144,43 @@ impl<Q, R> Shared<Q, R> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn miscounted(&self, got: usize, wanted: usize) -> Error {
+        Error::Reply { op: self.op, got: format!("{got} answers for {wanted} requests") }
+    }
+
+    /// The next call's requests, or none: then this caller's turn is over.
+    fn next(&self) -> Vec<Waiting<Q, R>> {
+        let mut queue = self.lock();
+        let (mut n, mut weight) = (0, 0);
+        for (request, _) in queue.waiting.iter().take(self.most) {
+            weight += (self.weight)(request);
+            if n > 0 && weight > self.most_weight {
+                break;
+            }
+            n += 1;
+        }
+        if n == 0 {
+            queue.in_flight -= 1;
+        }
+        queue.waiting.drain(..n).collect()
+    }
+
     async fn drain(self: Arc<Self>) {
         loop {
-            let batch: Vec<_> = {
-                let mut queue = self.lock();
-                let n = queue.waiting.len().min(self.most);
-                if n == 0 {
-                    queue.in_flight -= 1;
-                    return;
-                }
-                queue.waiting.drain(..n).collect()
-            };
+            let batch = self.next();
+            if batch.is_empty() {
+                return;
+            }
             let (requests, answers): (Vec<Q>, Vec<_>) = batch.into_iter().unzip();
             match (self.run)(requests).await {
                 Ok(replies) if replies.len() == answers.len() => {
                     for (answer, reply) in answers.into_iter().zip(replies) {
-                        let _ = answer.send(reply);
+                        answer.send(reply);
                     }
                 }
                 Ok(replies) => {
-                    let got = format!("{} answers for {} sessions", replies.len(), answers.len());
-                    fail(answers, &Error::Reply { op: self.op, got });
+                    let e = self.miscounted(replies.len(), answers.len());
+                    fail(answers, &e);
                 }
                 Err(e) => fail(answers, &e),
             }
@@ -93,8 +188,8 @@ impl<Q, R> Shared<Q, R> {
     }
 }
 
-fn fail<R>(answers: Vec<oneshot::Sender<Result<R>>>, e: &Error) {
+fn fail<R>(answers: Vec<Answer<R>>, e: &Error) {
     for answer in answers {
-        let _ = answer.send(Err(e.clone()));
+        answer.send(Err(e.clone()));
     }
 }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::runner::Start;
 use crate::Error;
 use crate::connection::{Link, LinkState};
 use crate::script;
@@ -102,7 +101,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Link, stop: CancellationToke
                     engine.reclaim_all();
                 }
                 for sid in &answer.fenced {
-                    engine.wake(sid.as_str(), Start::Fetch);
+                    engine.look(sid.as_str(), false);
                 }
             }
             Err(Error::Closed { .. }) => return,

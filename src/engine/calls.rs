@@ -6,7 +6,8 @@ use super::batch::Batcher;
 use crate::Result;
 use crate::core::Core;
 use crate::keys::Sid;
-use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem};
+use crate::prepared::Prepared;
+use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem, PushReply};
 
 /// What a script that checks the token answers.
 pub(super) type Answer<T> = std::result::Result<T, Denied>;
@@ -16,8 +17,13 @@ const CLAIM_BATCH: usize = 500;
 /// Sessions in one ack or pop.
 const ACK_BATCH: usize = 128;
 
+/// Messages in one push, and about how many bytes of bodies.
+const PUSH_BATCH: usize = 128;
+const PUSH_BATCH_BYTES: usize = 256 * 1024;
+
 /// One batcher for each verb.
 pub(super) struct Calls {
+    pub(super) pushes: Batcher<Arc<Prepared>, PushReply>,
     pub(super) acks: Batcher<AckItem, Answer<Next>>,
     pub(super) pops: Batcher<PopItem, Answer<Next>>,
     /// One call at a time: two claims of one session by one process keep their order, or the older one would fence
@@ -28,6 +34,23 @@ pub(super) struct Calls {
 
 impl Calls {
     pub(super) fn new(core: &Arc<Core>) -> Self {
+        let pushes = {
+            let core = core.clone();
+            let weight = |prepared: &Arc<Prepared>| prepared.weight();
+            Batcher::weighed(
+                "push",
+                PUSH_BATCH,
+                (PUSH_BATCH_BYTES, weight),
+                2,
+                move |all: Vec<Arc<Prepared>>| {
+                    let core = core.clone();
+                    Box::pin(async move {
+                        let args: Vec<_> = all.iter().map(|prepared| prepared.args(&core)).collect();
+                        script::push(&core.cmd, &core.keys, &args).await
+                    })
+                },
+            )
+        };
         let acks = {
             let core = core.clone();
             Batcher::new("ack", ACK_BATCH, 2, move |items: Vec<AckItem>| {
@@ -63,7 +86,7 @@ impl Calls {
                 })
             })
         };
-        Self { acks, pops, claims, releases }
+        Self { pushes, acks, pops, claims, releases }
     }
 }
 

@@ -20,20 +20,20 @@ mod shutdown;
 mod signals;
 mod sweeper;
 mod topic_keeper;
+mod wake;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
 use tokio::sync::{OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::Calls;
 pub(crate) use self::hints::Hint;
 use self::recent::Identities;
-use self::runner::{Runner, Start};
+use self::runner::Start;
 pub use self::sessions::Ended;
-use self::sessions::{Active, Sessions, Slot};
+use self::sessions::{Sessions, Slot};
 pub use self::shutdown::Drained;
 use self::signals::Signals;
 pub(crate) use self::signals::{Listening, Signal};
@@ -42,7 +42,8 @@ use crate::core::Core;
 use crate::delivery::{AnySink, is_closed};
 use crate::keys::Sid;
 use crate::metrics::add;
-use crate::script::{self, ClaimMode};
+use crate::prepared::Prepared;
+use crate::script::{self, ClaimMode, PushReply};
 use crate::{Error, Health, Result, SessionId};
 
 pub(crate) struct Engine {
@@ -160,7 +161,6 @@ impl Engine {
             }
             let serial = self.serials.fetch_add(1, Ordering::Relaxed);
             let (claimed, first_claim) = oneshot::channel();
-            let active = Arc::<Active>::default();
             let old = {
                 let mut sessions = self.sessions.lock();
                 if closed() {
@@ -174,7 +174,7 @@ impl Engine {
                     session: session.clone(),
                     sink,
                     epoch: 0,
-                    active: Some(active.clone()),
+                    active: Some(Arc::default()),
                     recent: None,
                     hints: None,
                     ended,
@@ -189,7 +189,7 @@ impl Engine {
                 }
                 old.tell_end(Ended::Superseded);
             }
-            self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Take));
+            self.claim(&sid, serial, ClaimMode::Take);
             return Ok(Some(Subscription {
                 engine: self.clone(),
                 sid,
@@ -214,15 +214,7 @@ impl Engine {
 
     /// Has a session checked against the stored owners.
     pub(crate) fn check(self: &Arc<Self>, session: &SessionId) {
-        self.wake(Sid::of(session).as_str(), Start::Look);
-    }
-
-    fn spawn(self: &Arc<Self>, sid: &Sid, serial: u64, active: Arc<Active>, start: Start) {
-        let runner =
-            self.sessions.with(sid, serial, |slot| Runner::new(self.clone(), sid.clone(), slot, active));
-        if let Some(runner) = runner {
-            tokio::spawn(runner.run(start));
-        }
+        self.look(Sid::of(session).as_str(), true);
     }
 
     /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, `?<sid>` from a sweep, or
@@ -241,16 +233,24 @@ impl Engine {
         }
         if let Some(sid) = payload.strip_prefix(b"?") {
             if let Ok(sid) = std::str::from_utf8(sid) {
-                self.wake(sid, Start::Look);
+                self.look(sid, true);
             }
             return;
         }
         let end = payload.iter().position(|&b| b == b' ').unwrap_or(payload.len());
         let Ok(sid) = std::str::from_utf8(&payload[..end]) else { return };
-        let record = payload.get(end + 1..).map(Bytes::copy_from_slice);
-        if self.wake(sid, record.map_or(Start::Fetch, Start::Record)) {
+        let ours = match payload.get(end + 1..) {
+            Some(record) => self.wake(sid, record),
+            None => self.look(sid, false),
+        };
+        if ours {
             add(&self.core.counters.doorbells, 1);
         }
+    }
+
+    /// One try of a push, together with whatever else is pushed at the moment.
+    pub(crate) async fn push(&self, prepared: Arc<Prepared>) -> Result<PushReply> {
+        self.calls.pushes.call(prepared).await
     }
 
     /// Listens to a name in this process's inbox, from the next frame on. Opens the bell connection when it is the first
@@ -262,50 +262,6 @@ impl Engine {
     ) -> Result<Listening> {
         self.start().await?;
         Ok(self.signals.listen(name, hear))
-    }
-
-    /// Gives a session something to do; a busy one looks again by itself when it is done. False when the session is
-    /// not ours.
-    fn wake(self: &Arc<Self>, sid: &str, start: Start) -> bool {
-        let runner = {
-            let mut sessions = self.sessions.lock();
-            let Some(slot) = sessions.get_mut(sid) else { return false };
-            if let Some(busy) = &slot.active {
-                // A runner looks by itself before it ends: what a sweep has to say it finds out anyway.
-                if !matches!(start, Start::Look) {
-                    busy.ring();
-                }
-                return true;
-            }
-            let active = Arc::<Active>::default();
-            slot.active = Some(active.clone());
-            Runner::new(self.clone(), Sid::encoded(sid), slot, active)
-        };
-        // Heard of a session that we hold but have no token for: the claim's answer was lost.
-        let start = if runner.is_claimed() { start } else { Start::Claim(ClaimMode::Keep) };
-        tokio::spawn(runner.run(start));
-        true
-    }
-
-    /// Claims everything again that nobody else has taken: the stored owners were lost.
-    fn reclaim_all(self: &Arc<Self>) {
-        let idle: Vec<(Sid, u64, Arc<Active>)> = {
-            let mut sessions = self.sessions.lock();
-            sessions
-                .iter_mut()
-                .filter(|(_, slot)| slot.active.is_none())
-                .map(|(sid, slot)| {
-                    let active = Arc::<Active>::default();
-                    slot.active = Some(active.clone());
-                    (sid.clone(), slot.serial, active)
-                })
-                .collect()
-        };
-        add(&self.core.counters.state_lost, 1);
-        tracing::warn!(sessions = idle.len(), "the stored owners were lost, claiming again");
-        for (sid, serial, active) in idle {
-            self.spawn(&sid, serial, active, Start::Claim(ClaimMode::Keep));
-        }
     }
 
     /// Ends a subscription: `now` drops a delivery in progress, else it may finish. Answers a future that ends when
@@ -328,10 +284,10 @@ impl Engine {
             } else {
                 active.drain();
             }
-            idle.then_some((slot.serial, active))
+            idle.then_some(slot.serial)
         };
-        if let Some((serial, active)) = idle {
-            self.spawn(sid, serial, active, Start::End);
+        if let Some(serial) = idle {
+            self.go_on(sid, serial, Start::End);
         }
         Some(wait)
     }

@@ -6,7 +6,6 @@ use std::sync::Weak;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::runner::Start;
 use crate::connection::{Link, LinkState};
 use crate::{Result, script};
 
@@ -52,7 +51,7 @@ async fn resync(engine: &std::sync::Arc<Engine>) -> Result<u64> {
     loop {
         let page = script::overview(&core.cmd, &core.keys, offset, PAGE).await?.page;
         for sid in &page {
-            found += u64::from(engine.wake(sid.as_str(), Start::Look));
+            found += u64::from(engine.look(sid.as_str(), true));
         }
         if (page.len() as u64) < PAGE {
             return Ok(found);

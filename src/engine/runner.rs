@@ -35,8 +35,8 @@ const ERROR_BYTES: usize = 400;
 pub(super) enum Start {
     Claim(ClaimMode),
     Fetch,
-    /// As a fetch; whatever it finds had not been heard of.
-    Look,
+    /// What a fetch answered.
+    Answer(Next),
     /// A hint came for a session at rest.
     Hint,
     /// The doorbell carried the record itself.
@@ -134,11 +134,7 @@ impl Runner {
         match start {
             Start::Claim(mode) => Box::pin(self.claim(mode)).await,
             Start::Fetch => Step::On,
-            Start::Look => {
-                let step = self.exchange(self.engine.core.config.batch).await;
-                add(&self.engine.core.counters.doorbells_missed, u64::from(!self.batch.is_empty()));
-                step
-            }
+            Start::Answer(next) => self.take(next, self.engine.core.config.batch),
             // Nothing rang: the queue is not looked at.
             Start::Hint => Box::pin(self.hints()).await.unwrap_or(Step::Idle),
             Start::End => Step::End(Ended::Stopped),
@@ -344,16 +340,10 @@ impl Runner {
             Ok(Ok(claimed)) => {
                 self.recovered();
                 self.epoch = claimed.epoch;
-                add(&self.engine.core.counters.claims, 1);
                 tracing::debug!(session = %self.session, epoch = claimed.epoch, pending = claimed.pending, "claimed");
-                let waiting = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-                    slot.epoch = claimed.epoch;
-                    std::mem::take(&mut slot.claimed)
-                });
-                for first in waiting.into_iter().flatten() {
-                    let _ = first.send(());
-                }
-                if claimed.pending > 0 || !self.delivered.is_empty() { Step::On } else { Step::Idle }
+                let pending = claimed.pending;
+                self.engine.got(&self.sid, self.serial, claimed);
+                if pending > 0 || !self.delivered.is_empty() { Step::On } else { Step::Idle }
             }
             Ok(Err(_)) => Step::End(Ended::Superseded),
             Err(e) => match self.refused(&e) {
@@ -476,8 +466,7 @@ impl Runner {
         self.active.finishing();
         tracing::debug!(session = %self.session, ?why, "subscription ends");
         if why == Ended::Superseded {
-            add(&self.engine.core.counters.superseded, 1);
-            tracing::info!(session = %self.session, "another owner claimed the session");
+            self.engine.superseded(&self.sid, self.serial);
         } else if self.epoch > 0 {
             let limit = self.engine.core.config.call_timeout;
             let _ = tokio::time::timeout(limit, self.give_back()).await;

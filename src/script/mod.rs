@@ -26,7 +26,7 @@ pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use fastmcp::{Taken, fastmcp_answer, fastmcp_done, fastmcp_put, fastmcp_take};
 pub(crate) use heartbeat::heartbeat;
 pub(crate) use pop::{Next, PopItem, pop};
-pub(crate) use push::{PushArgs, PushReply, push, push_many};
+pub(crate) use push::{PushArgs, PushReply, push};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};

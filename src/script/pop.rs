@@ -12,7 +12,7 @@ use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 use crate::{Error, Result};
 
-script!(pub(super) static POP = "pop", uses ["now_ms", "record", "small_writes", "bury", "owner", "next"],
+script!(pub(super) static POP = "pop", uses ["now_ms", "record", "small_writes", "bury", "owner", "next", "guarded"],
     keys ["s", "w", "n"] each ["q", "dead"],
     args ["node", "lease_ms", "look_again_ms", "max_attempts", "dead_cap", "dead_ttl_ms", "order", "budget"]
     each ["sid", "epoch", "want"]);
@@ -36,6 +36,14 @@ pub(crate) struct Next {
     pub(crate) expired: u64,
     pub(crate) buried: u64,
     pub(crate) records: Vec<Bytes>,
+}
+
+impl Next {
+    /// Nothing is pending, and nothing was done.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let counted = self.acked + self.expired + self.buried;
+        self.records.is_empty() && !self.more && self.wait.is_none() && counted == 0
+    }
 }
 
 /// One session's part of a reply: what is next, why not, or a foreign key that is in the way of this session.

@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 
-use super::Invocation;
-use super::reply::{Fields, unexpected};
+use super::reply::Fields;
 use super::source::script;
+use super::{Invocation, Script};
 use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
-use crate::{MessageId, OnFull, PushStatus, Result};
+use crate::{Error, MessageId, OnFull, PushStatus, Result};
 
-script!(pub(super) static PUSH = "push", uses ["now_ms", "seen", "first", "push_one"],
-    keys ["q", "s", "w", "d"] each [],
-    args ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace", "look_again_ms",
-          "inboxes", "publish", "handoff_bytes"] each []);
+script!(pub(super) static PUSH = "push", uses ["now_ms", "seen", "first", "push_one", "guarded"],
+    keys ["s", "w"] each ["q", "d"],
+    args ["look_again_ms", "inboxes", "publish", "handoff_bytes"]
+    each ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace"]);
 
 script!(pub(super) static COALESCE = "coalesce", uses ["now_ms", "record", "seen", "first", "push_one"],
     keys ["q", "s", "w", "d"] each [],
@@ -43,28 +43,60 @@ pub(crate) enum PushReply {
     Full { pending: u64 },
 }
 
-pub(crate) async fn push(cmd: &Commands, keys: &Keys, a: PushArgs<'_>) -> Result<PushReply> {
-    answer(cmd.run(&invocation(cmd, keys, &a)).await?)
-}
-
-/// Many at once, pipelined in the order given; one answer each.
-pub(crate) async fn push_many(
+/// Pushes messages in the order given; one answer each. Those with a coalescing key travel one by one, the others
+/// between them together.
+///
+/// An error in the middle is the answer to everything behind it: what came later must not stand in front.
+pub(crate) async fn push(
     cmd: &Commands,
     keys: &Keys,
-    all: Vec<PushArgs<'_>>,
+    all: &[PushArgs<'_>],
 ) -> Result<Vec<Result<PushReply>>> {
-    let calls: Vec<_> = all.iter().map(|a| invocation(cmd, keys, a)).collect();
-    let values = cmd.run_many(&calls).await?;
-    // One that will pass (as a script flushed in the middle) repeats the whole batch, or the order would suffer.
-    if let Some(Err(e)) = values.iter().find(|v| v.as_ref().is_err_and(crate::Error::is_passing)) {
-        return Err(e.clone());
+    let mut replies = Vec::with_capacity(all.len());
+    for run in all.chunk_by(|a, b| a.coalesce.is_empty() && b.coalesce.is_empty()) {
+        let answers = match run {
+            [one] if !one.coalesce.is_empty() => coalesce(cmd, keys, one).await.map(|reply| vec![Ok(reply)]),
+            run => push_run(cmd, keys, run).await,
+        };
+        match answers {
+            Ok(answers) => replies.extend(answers),
+            // One that will pass repeats all of them: what had arrived is known by its id.
+            Err(e) if replies.is_empty() || e.is_passing() => return Err(e),
+            Err(e) => {
+                replies.extend((replies.len()..all.len()).map(|_| Err(e.clone())));
+                break;
+            }
+        }
     }
-    Ok(values.into_iter().map(|value| value.and_then(answer)).collect())
+    Ok(replies)
 }
 
-fn invocation(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Invocation {
-    let mut call = Invocation::new(if a.coalesce.is_empty() { &PUSH } else { &COALESCE });
+async fn push_run(cmd: &Commands, keys: &Keys, run: &[PushArgs<'_>]) -> Result<Vec<Result<PushReply>>> {
+    let mut call = Invocation::new(&PUSH);
+    call.key(&keys.owners).key(&keys.waiting);
+    let first = &run[0];
+    call.num(first.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(first.handoff_bytes);
+    for a in run {
+        call.key(keys.queue(a.sid)).key(&a.mark);
+        message(&mut call, a);
+    }
+    let mut answers = Fields::of(&PUSH, cmd.run(&call).await?)?;
+    let mut out = Vec::with_capacity(run.len());
+    while answers.len() > 0 {
+        out.push(answers.array_or_int().and_then(|one| answer(&PUSH, one)));
+    }
+    Ok(out)
+}
+
+async fn coalesce(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Result<PushReply> {
+    let mut call = Invocation::new(&COALESCE);
     call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(&a.mark);
+    message(&mut call, a);
+    call.num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(a.handoff_bytes).arg(a.coalesce);
+    answer(&COALESCE, Fields::or_int(&COALESCE, cmd.run(&call).await?)?)
+}
+
+fn message(call: &mut Invocation, a: &PushArgs<'_>) {
     call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms);
     match a.bit {
         Some(bit) => call.num(bit),
@@ -75,20 +107,18 @@ fn invocation(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Invocation {
         OnFull::Refuse => "refuse",
         OnFull::DropOldest => "drop_oldest",
     });
-    call.arg(a.trace).num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(a.handoff_bytes);
-    if !a.coalesce.is_empty() {
-        call.arg(a.coalesce);
-    }
-    call
+    call.arg(a.trace);
 }
 
-fn answer(value: redis::Value) -> Result<PushReply> {
-    if let redis::Value::Int(pending) = value {
-        let pending = u64::try_from(pending).map_err(|_| unexpected(&PUSH, &value))?;
-        return Ok(PushReply::Stored { status: PushStatus::Queued, pending, dropped: 0 });
-    }
-    let mut reply = Fields::of(&PUSH, value)?;
+fn answer(script: &'static Script, reply: std::result::Result<Fields, u64>) -> Result<PushReply> {
+    let mut reply = match reply {
+        Ok(reply) => reply,
+        Err(pending) => return Ok(PushReply::Stored { status: PushStatus::Queued, pending, dropped: 0 }),
+    };
     let word = reply.word()?;
+    if word == "error" {
+        return Err(reply.refused());
+    }
     let pending = reply.count()?;
     let dropped = reply.count()?;
     let status = match word.as_str() {
@@ -96,7 +126,7 @@ fn answer(value: redis::Value) -> Result<PushReply> {
         "coalesced" => PushStatus::Coalesced,
         "duplicate" => PushStatus::Duplicate,
         "full" => return Ok(PushReply::Full { pending }),
-        other => return Err(reply.unknown_word(other)),
+        other => return Err(Error::Reply { op: script.name, got: other.chars().take(40).collect() }),
     };
     Ok(PushReply::Stored { status, pending, dropped })
 }

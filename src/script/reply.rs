@@ -77,9 +77,14 @@ impl Fields {
 
     /// An array, or the count that stands for the common one.
     pub(crate) fn array_or_int(&mut self) -> Result<std::result::Result<Self, u64>> {
-        match self.next()? {
-            Value::Int(n) => Ok(Err(u64::try_from(n).map_err(|_| unexpected(self.script, &Value::Int(n)))?)),
-            other => Self::of(self.script, other).map(Ok),
+        let next = self.next()?;
+        Self::or_int(self.script, next)
+    }
+
+    pub(crate) fn or_int(script: &'static Script, value: Value) -> Result<std::result::Result<Self, u64>> {
+        match value {
+            Value::Int(n) => u64::try_from(n).map(Err).map_err(|_| unexpected(script, &Value::Int(n))),
+            other => Self::of(script, other).map(Ok),
         }
     }
 
@@ -104,17 +109,22 @@ impl Fields {
         match word {
             "fenced" => Ok(Denied::Fenced),
             "lost" => Ok(Denied::Lost),
-            "error" => {
-                let text = self.word()?;
-                // Redis before 7 puts the place in the script in front of the code.
-                let code = text
-                    .split(|c: char| !c.is_ascii_alphanumeric())
-                    .find(|w| w.len() > 2 && w.bytes().all(|b| b.is_ascii_uppercase()))
-                    .unwrap_or("ERR")
-                    .to_owned();
-                Err(Error::Refused { op: self.script.name, code, message: text })
-            }
+            "error" => Err(self.refused()),
             other => Err(self.unknown_word(other)),
         }
+    }
+    /// The error behind the word `error`.
+    pub(crate) fn refused(&mut self) -> Error {
+        let text = match self.word() {
+            Ok(text) => text,
+            Err(e) => return e,
+        };
+        // Redis before 7 puts the place in the script in front of the code.
+        let code = text
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .find(|w| w.len() > 2 && w.bytes().all(|b| b.is_ascii_uppercase()))
+            .unwrap_or("ERR")
+            .to_owned();
+        Error::Refused { op: self.script.name, code, message: text }
     }
 }

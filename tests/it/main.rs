@@ -6,6 +6,8 @@ mod support;
 
 mod acks;
 mod basics;
+#[cfg(feature = "cli")]
+mod bench;
 mod bodies;
 mod bridge;
 mod cancel;

@@ -70,11 +70,12 @@ fn texts(items: &[Value]) -> Vec<String> {
 
 /// Keys and arguments of `push` as the table lists them.
 fn push_call(t: &Fixture, sid: &str, id: &str, body: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
-    let keys = vec![t.key("q", sid), t.key("s", ""), t.key("w", ""), t.key("d", &format!("{sid}:{id}"))];
+    let keys = vec![t.key("s", ""), t.key("w", ""), t.key("q", sid), t.key("d", &format!("{sid}:{id}"))];
     let inboxes = format!("{}:{{0}}:c:", t.prefix);
-    let words =
-        ["300000", "60000", "", "10000", "refuse", "traceparent", "1000", &inboxes, "PUBLISH", "16384"];
-    let mut args = vec![sid.as_bytes().to_vec(), id.as_bytes().to_vec(), body.to_vec()];
+    let fixed = ["1000", &inboxes, "PUBLISH", "16384"];
+    let words = ["300000", "60000", "", "10000", "refuse", "traceparent"];
+    let mut args: Vec<_> = fixed.iter().map(|w| w.as_bytes().to_vec()).collect();
+    args.extend([sid.as_bytes().to_vec(), id.as_bytes().to_vec(), body.to_vec()]);
     args.extend(words.iter().map(|w| w.as_bytes().to_vec()));
     (keys, args)
 }
@@ -85,7 +86,10 @@ async fn push_by_hand(t: &mut Fixture, sid: &str, id: &str, body: &[u8]) -> (Str
     let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
     match &call(&mut t.raw, "push", &keys, &args).await[..] {
         [Value::Int(pending)] => ("queued".into(), *pending),
-        [word, Value::Int(pending), _] => (text(word), *pending),
+        [Value::Array(one)] => match &one[..] {
+            [word, Value::Int(pending), _] => (text(word), *pending),
+            other => panic!("{other:?}"),
+        },
         other => panic!("{other:?}"),
     }
 }

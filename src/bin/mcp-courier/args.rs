@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use mcp_courier::{Builder, Courier, MessageId, SessionId};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, BenchNode};
 use crate::output::Failure;
 
 const EXIT_CODES: &str = "\
@@ -62,6 +62,9 @@ pub enum Command {
     Doctor,
     /// Measure delivery beside raw baselines; on a private server of its own without --url.
     Bench(Bench),
+    /// A process for `bench` to look at.
+    #[command(hide = true)]
+    BenchNode(BenchNode),
 }
 
 #[derive(Debug, clap::Args)]

@@ -68,6 +68,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Dead(dead) => dead::run(&server, json, dead).await,
         Command::Bridge(Bridge::Fastmcp(args)) => bridge::fastmcp(&server, json, args).await,
         Command::Bench(bench) => bench::run(server, json, bench).await,
+        Command::BenchNode(node) => bench::run_node(server, node).await,
         Command::Doctor => doctor::run(&server, json).await,
     }
 }

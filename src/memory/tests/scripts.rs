@@ -110,8 +110,8 @@ impl Call<'_> {
 
     fn fill(&mut self, script: &str) {
         match script {
-            "push" => self.push(false),
-            "coalesce" => self.push(true),
+            "push" => self.push(),
+            "coalesce" => self.coalesce(),
             "pop" => self.pop(),
             "ack" => self.ack(),
             "requeue" => self.requeue(),
@@ -217,24 +217,36 @@ impl Call<'_> {
         }
     }
 
-    fn push(&mut self, coalesce: bool) {
+    fn push(&mut self) {
+        self.keys(&["s", "w"]);
+        let handoff = self.one(&["100", "16384"]);
+        self.args(&["2000", INBOX, "PUBLISH", handoff]);
+        for at in 0..self.count() {
+            let sid = self.session(false);
+            self.message(sid, at);
+        }
+    }
+
+    fn coalesce(&mut self) {
         let sid = self.session(false);
-        let id = format!("i{}", self.model.pushed % 60);
+        self.keys(&["s", "w"]);
+        self.message(sid, 0);
+        let (handoff, key) = (self.one(&["100", "16384"]), self.one(&["c1", "c2"]));
+        self.args(&["2000", INBOX, "PUBLISH", handoff, key]);
+    }
+
+    fn message(&mut self, sid: &str, at: usize) {
+        let id = format!("i{}", (self.model.pushed + at) % 60);
         let bit = self.one(&["", "", "0", "7", "8", "300"]);
         let mark = if bit.is_empty() { format!("d:{sid}:{id}") } else { "b:na:0".into() };
-        self.keys(&["s", "w", &mark]);
+        self.keys(&[&mark]);
         self.args(&[sid, &id]);
         let body = self.bytes();
         self.args.push(body);
         let ttl = self.one(&["1", "50", "3000", "600000", "600000"]);
         let (dedupe, max) = (self.one(&["0", "0", "1000000"]), self.one(&["3", "12", "1000"]));
         let (policy, trace) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "00-trace-01"]));
-        let handoff = self.one(&["100", "16384"]);
-        self.args(&[ttl, dedupe, bit, max, policy, trace, "2000", INBOX, "PUBLISH", handoff]);
-        if coalesce {
-            let key = self.one(&["c1", "c2"]);
-            self.args(&[key]);
-        }
+        self.args(&[ttl, dedupe, bit, max, policy, trace]);
     }
 
     /// Two topics, one with a foreign type in the way of its sessions; and `extra` arguments for each.
@@ -560,7 +572,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "coalesce coalesced",
         "push duplicate",
         "push full",
-        "push -WRONGTYPE",
+        "push error",
         "pop ok+",
         "pop more",
         "pop fenced",
@@ -610,6 +622,7 @@ fn outcomes(script: &str, reply: &Wire) -> Vec<String> {
             }
             Some(Wire::Group(..)) => items.iter().flat_map(|item| outcomes(script, item)).collect(),
             Some(Wire::Line(':', _)) if script == "ack" => vec!["acked".to_owned()],
+            Some(Wire::Line(':', _)) if script == "push" => vec!["stored".to_owned()],
             _ => vec!["numbers".to_owned()],
         },
         _ => vec!["stored".to_owned()],

@@ -26,6 +26,9 @@ pub struct Bench {
     /// How long one side of one round is under load.
     #[arg(long, value_parser = humantime::parse_duration)]
     pub load: Option<Duration>,
+    /// Also say which commands the server's time goes to, those inside scripts as well.
+    #[arg(long)]
+    pub commands: bool,
     /// How long the idle cost is watched.
     #[arg(long, value_parser = humantime::parse_duration)]
     pub idle: Option<Duration>,
@@ -67,6 +70,8 @@ pub enum Scenario {
     Claim,
     /// Both connections cut with messages pending, until they are delivered.
     Resync,
+    /// Owners lost, as when the server comes back empty, until all are claimed again.
+    Reclaim,
     /// A doorbell that nobody hears.
     Doorbell,
     /// Ten times the sessions against the most of `--sessions`.
@@ -85,6 +90,9 @@ pub struct Plan {
     pub load: Duration,
     pub idle: Duration,
     pub dedupe: Duration,
+    pub commands: bool,
+    /// Leave out what no target asks for.
+    pub judge_only: bool,
     /// Messages of one latency run.
     pub singles: u32,
     pub preloaded: u32,
@@ -93,19 +101,21 @@ pub struct Plan {
 
 impl Bench {
     pub fn plan(&self) -> Plan {
-        use Scenario::{Bodies, Claim, Doorbell, Drain, Idle, Latency, Memory, Resync, Throughput};
-        let all = || vec![Latency, Throughput, Drain, Bodies, Idle, Memory, Claim, Resync, Doorbell];
-        let only = if self.targets {
-            vec![Latency, Throughput, Drain, Idle, Claim, Resync, Doorbell]
+        use Scenario::{Bodies, Claim, Doorbell, Drain, Idle, Latency, Memory, Reclaim, Resync, Throughput};
+        let all = || vec![Latency, Throughput, Drain, Bodies, Idle, Memory, Claim, Resync, Reclaim, Doorbell];
+        let judge_only = self.targets && self.report.is_none();
+        let only = if judge_only {
+            vec![Latency, Throughput, Drain, Idle, Claim, Resync, Reclaim, Doorbell]
         } else if self.only.is_empty() {
             all()
         } else {
             self.only.clone()
         };
-        let sessions = match (self.sessions.is_empty(), self.quick) {
-            (false, _) => self.sessions.clone(),
-            (true, true) => vec![1, 200],
-            (true, false) => vec![1, 1_000, 100_000],
+        let sessions = match (self.sessions.is_empty(), self.quick, judge_only) {
+            (false, ..) => self.sessions.clone(),
+            (true, true, _) => vec![1, 200],
+            (true, _, true) => vec![1_000, 100_000],
+            _ => vec![1, 1_000, 100_000],
         };
         let quick = |quick: u32, full: u32| if self.quick { quick } else { full };
         Plan {
@@ -118,6 +128,8 @@ impl Bench {
             load: self.load.unwrap_or(Duration::from_millis(u64::from(quick(100, 1500)))),
             idle: self.idle.unwrap_or(Duration::from_millis(u64::from(quick(300, 30_000)))),
             dedupe: self.dedupe,
+            commands: self.commands,
+            judge_only,
             singles: quick(20, 300),
             preloaded: quick(2_000, 100_000),
             benchmark_requests: quick(2_000, 60_000),
@@ -128,6 +140,13 @@ impl Bench {
 impl Plan {
     pub fn has(&self, scenario: Scenario) -> bool {
         self.only.contains(&scenario)
+    }
+
+    /// The numbers whose comparison shows what growth costs: 1,000 and the most, where both are measured.
+    pub fn grows(&self) -> (u32, u32) {
+        let most = self.most_sessions();
+        let from = if self.sessions.contains(&1000) { 1000 } else { 1 };
+        (from, most)
     }
 
     pub fn most_sessions(&self) -> u32 {

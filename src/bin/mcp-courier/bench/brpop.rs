@@ -15,15 +15,17 @@ use crate::output::Failure;
 /// Lists, and their poppers.
 pub struct Lists {
     keys: Vec<String>,
-    pushing: MultiplexedConnection,
+    /// One for each list, or one for all.
+    pushing: Vec<MultiplexedConnection>,
     ledger: Arc<Ledger>,
     _poppers: JoinSet<()>,
 }
 
 impl Lists {
-    /// One popper, with a connection of its own, for each list. The pushers share one connection, as those of a courier
-    /// do.
-    pub async fn new(target: &Target, count: usize) -> Result<Arc<Self>, Failure> {
+    /// One popper, with a connection of its own, for each list. A pusher takes a connection for each request from a pool,
+    /// as clients of this design do, so that each of them holds one; or, `shared`, all pipeline on one connection, as
+    /// those of a courier do.
+    pub async fn new(target: &Target, count: usize, shared: bool) -> Result<Arc<Self>, Failure> {
         let name = format!("{}:lists-{count}-{:08x}", target.root, fastrand::u32(..));
         let keys: Vec<String> = (0..count).map(|n| format!("{name}:{n}")).collect();
         let ledger = Arc::new(stage::ledger(count)?);
@@ -39,7 +41,11 @@ impl Lists {
                 }
             });
         }
-        Ok(Arc::new(Self { keys, pushing: target.raw().await?, ledger, _poppers: poppers }))
+        let mut pushing = Vec::new();
+        for _ in 0..if shared { 1 } else { count } {
+            pushing.push(target.raw().await?);
+        }
+        Ok(Arc::new(Self { keys, pushing, ledger, _poppers: poppers }))
     }
 }
 
@@ -53,7 +59,7 @@ impl System for Lists {
     }
 
     async fn push(&self, queue: usize, body: Vec<u8>) -> Result<(), Failure> {
-        let mut pushing = self.pushing.clone();
+        let mut pushing = self.pushing[queue % self.pushing.len()].clone();
         redis::cmd("LPUSH")
             .arg(&self.keys[queue])
             .arg(body)

@@ -6,7 +6,7 @@ use super::Results;
 use super::args::Plan;
 use super::brpop::Lists;
 use super::load;
-use super::rounds::{Side, interleave, rows};
+use super::rounds::{Side, grown, interleave, rows};
 use super::row::{OURS, Row};
 use super::server::Target;
 use super::stage::Stage;
@@ -19,7 +19,7 @@ pub async fn run(
     results: &mut Results,
 ) -> Result<(), Failure> {
     let row = |system| Row::new("latency", system).pushers(1).body(plan.body);
-    let lists = if target.has_raw() { Some(Lists::new(target, 1).await?) } else { None };
+    let lists = if target.has_raw() { Some(Lists::new(target, 1, false).await?) } else { None };
     let mut sides = Vec::new();
     if let Some(lists) = &lists {
         sides.push(Side::new(row("brpop"), || load::singles(lists, plan.singles, plan.body)));
@@ -29,5 +29,7 @@ pub async fn run(
         sides.push(Side::new(row, || load::singles(stage, plan.singles, plan.body)));
     }
     interleave("latency", plan.rounds, &mut sides).await?;
-    results.add_all(rows(&sides))
+    results.add_all(rows(&sides))?;
+    let (few, many) = plan.grows();
+    results.add_all(grown(&sides, few, many))
 }

@@ -91,8 +91,9 @@ impl Ledger {
         let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
         latencies.saturating_record(now.saturating_sub(at).max(1));
         drop(latencies);
-        self.seen.fetch_add(1, Ordering::Release);
+        // Before the count: who sees all counted may forget the signals, and none may come after that.
         pusher.notify_one();
+        self.seen.fetch_add(1, Ordering::Release);
     }
 
     /// Until the message that this pusher sent last has come. For pushers with one message in flight.

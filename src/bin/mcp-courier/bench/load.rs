@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
+use super::args::Plan;
+use super::commands::Commands;
 use super::ledger::{Ledger, PATIENCE};
 use super::measures::{Measures, Meter, percentiles};
 use super::server::Target;
@@ -49,13 +51,15 @@ pub async fn pushers<S: System>(
     pushers: usize,
     body: usize,
     waits: Waits,
-    time: Duration,
+    plan: &Plan,
 ) -> Result<Measures, Failure> {
+    let time = plan.load;
     let ledger = system.ledger();
     ledger.take_latencies()?;
     ledger.forget_signals();
-    let before = ledger.sent();
+    let (before, again) = (ledger.sent(), ledger.again());
     let shares: Vec<_> = (0..pushers).map(|p| system.share(p, pushers)).collect();
+    let commands = if plan.commands { Some(Commands::now(target).await) } else { None };
     let meter = Meter::start(target).await;
     let start = Instant::now();
     let mut running = JoinSet::new();
@@ -91,7 +95,14 @@ pub async fn pushers<S: System>(
     let messages = ledger.sent() - before;
     let mut measures = Measures::new();
     meter.per_message(target, messages, &mut measures).await;
+    if let Some(before) = commands {
+        before.per_message(&Commands::now(target).await, messages, &mut measures);
+    }
     measures.insert("per_second".to_owned(), messages as f64 / seconds);
+    // At least once is the promise; how often it was more than once is worth knowing.
+    if ledger.again() > again {
+        measures.insert("redelivered".to_owned(), (ledger.again() - again) as f64);
+    }
     percentiles(&ledger.take_latencies()?, &mut measures);
     Ok(measures)
 }

@@ -2,20 +2,32 @@
 //!
 //! Every scenario counts and checks: what is lost or out of order ends the run with exit code 1.
 
-#![allow(dead_code, reason = "the scenarios still to come use it")]
-
 mod args;
+mod bodies;
 mod brpop;
+mod claims;
+mod commands;
+mod drain;
+mod faults;
+mod growth;
+mod idle;
 mod latency;
 mod ledger;
 mod load;
 mod measures;
+mod memory;
+mod node;
+mod plot;
 mod process;
+mod redis_benchmark;
+mod report;
 mod rounds;
 mod row;
 mod server;
 mod stage;
+mod streams;
 mod table;
+mod targets;
 mod throughput;
 
 use std::io::Write as _;
@@ -23,6 +35,7 @@ use std::sync::Arc;
 
 pub use self::args::Bench;
 use self::args::{Plan, Scenario};
+pub use self::node::{BenchNode, run as run_node};
 use self::row::Row;
 use self::server::Target;
 use self::stage::Stage;
@@ -56,12 +69,15 @@ impl Results {
         Ok(())
     }
 
-    fn add_all(&mut self, rows: Vec<Row>) -> Result<(), Failure> {
+    fn add_all(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure> {
         rows.into_iter().try_for_each(|row| self.add(row))
     }
 }
 
 pub async fn run(server: Server, json: bool, args: Bench) -> Result<u8, Failure> {
+    if let Some(folder) = &args.render {
+        return report::render(folder).map(|()| 0);
+    }
     let mut stopping = Box::pin(signals::stop()?);
     let target = Arc::new(Target::open(&server, &args.server_program).await?);
     let out = args.out.as_ref().map(std::fs::File::create).transpose()?;
@@ -71,7 +87,7 @@ pub async fn run(server: Server, json: bool, args: Bench) -> Result<u8, Failure>
         output::line(&format!("redis {}, mcp-courier {}", target.version, env!("CARGO_PKG_VERSION")))?;
         output::line(&table::head())?;
     }
-    let measuring = {
+    let mut measuring = {
         let target = target.clone();
         // In a task: the thread that blocks on a runtime's root would be one hop more.
         tokio::spawn(async move {
@@ -79,19 +95,39 @@ pub async fn run(server: Server, json: bool, args: Bench) -> Result<u8, Failure>
             (done, results)
         })
     };
-    let abort = measuring.abort_handle();
     let done = tokio::select! {
-        () = &mut stopping => { abort.abort(); Err(Failure::failed("interrupted")) }
-        done = measuring => match done {
-            Ok((Ok(()), _)) => Ok(0),
+        () = &mut stopping => {
+            measuring.abort();
+            let _ = measuring.await;
+            Err(Failure::failed("interrupted"))
+        }
+        done = &mut measuring => match done {
+            Ok((Ok(()), results)) => finish(&args, &results),
             Ok((Err(e), _)) => Err(e),
             Err(e) => Err(Failure::failed(e.to_string())),
         }
     };
-    if target.private_port().is_none() {
-        target.clean(&target.root).await?;
+    // Why the run failed matters more than why nobody could tidy up.
+    let left = target.leave().await;
+    done.and_then(|code| left.map(|()| code))
+}
+
+/// What is made of the rows; the exit code.
+fn finish(args: &Bench, results: &Results) -> Result<u8, Failure> {
+    if let Some(folder) = &args.report {
+        report::write(&results.rows, folder)?;
     }
-    done
+    if !args.targets {
+        return Ok(0);
+    }
+    let judged = targets::judge(&results.rows);
+    if results.json {
+        judged.iter().try_for_each(output::json)?;
+    } else {
+        output::line("")?;
+        targets::lines(&judged).iter().try_for_each(|line| output::line(line))?;
+    }
+    Ok(judged.iter().filter(|j| j.is_short()).count() as u8)
 }
 
 async fn measure(target: &Target, plan: &Plan, results: &mut Results) -> Result<(), Failure> {
@@ -107,6 +143,27 @@ async fn measure(target: &Target, plan: &Plan, results: &mut Results) -> Result<
         if plan.has(Scenario::Throughput) {
             throughput::run(target, plan, &stages, results).await?;
         }
+    }
+    if plan.has(Scenario::Drain) {
+        drain::run(target, plan, results).await?;
+    }
+    if plan.has(Scenario::Bodies) {
+        bodies::run(target, plan, results).await?;
+    }
+    if plan.has(Scenario::Idle) {
+        idle::run(target, plan, results).await?;
+    }
+    if plan.has(Scenario::Memory) {
+        memory::run(target, plan, results).await?;
+    }
+    if plan.has(Scenario::Claim) {
+        claims::run(target, plan, results).await?;
+    }
+    if [Scenario::Resync, Scenario::Reclaim, Scenario::Doorbell].iter().any(|s| plan.has(*s)) {
+        faults::run(target, plan, results).await?;
+    }
+    if plan.has(Scenario::Growth) {
+        growth::run(target, plan, results).await?;
     }
     Ok(())
 }

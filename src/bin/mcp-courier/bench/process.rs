@@ -23,18 +23,20 @@ pub fn resident() -> Option<u64> {
     kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Local ports of the TCP sockets that this process holds: so it knows its own lines in `CLIENT LIST`, also on a server
-/// that serves others.
-pub fn own_ports() -> HashSet<u16> {
+/// Local ports of the TCP sockets that a process holds, this one without a pid: so it is known which lines in
+/// `CLIENT LIST` are its own, also on a server that serves others.
+pub fn ports(pid: Option<u32>) -> HashSet<u16> {
+    let process = pid.map_or("/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
     let mut inodes = HashSet::new();
-    for entry in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(format!("{process}/fd")).into_iter().flatten().flatten() {
         let link = std::fs::read_link(entry.path()).unwrap_or_default();
         let inode = link.to_str().and_then(|l| l.strip_prefix("socket:[")?.strip_suffix(']'));
         inodes.extend(inode.map(str::to_owned));
     }
     let mut ports = HashSet::new();
-    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
-        for line in std::fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+    for table in ["tcp", "tcp6"] {
+        let table = std::fs::read_to_string(format!("{process}/net/{table}")).unwrap_or_default();
+        for line in table.lines().skip(1) {
             let cells: Vec<&str> = line.split_whitespace().collect();
             let (Some(local), Some(inode)) = (cells.get(1), cells.get(9)) else { continue };
             if inodes.contains(*inode) {

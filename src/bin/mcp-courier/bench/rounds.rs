@@ -53,3 +53,11 @@ pub fn rows(sides: &[Side<'_>]) -> Vec<Row> {
     };
     sides.iter().map(row).collect()
 }
+
+/// Our side with many sessions against our side with few, of the same rounds. Nothing when one is not there.
+pub fn grown(sides: &[Side<'_>], few: u32, many: u32) -> Option<Row> {
+    let with = |sessions| sides.iter().find(|s| s.row.system == OURS && s.row.sessions == Some(sessions));
+    let (from, to) = (with(few)?, with(many).filter(|_| few < many)?);
+    let row = Row { scenario: format!("growth-{}", to.row.scenario), ..to.row.clone() };
+    Some(row.filled(&to.samples).against(&format!("courier with {few} sessions"), &to.samples, &from.samples))
+}

@@ -84,6 +84,16 @@ impl Row {
         self
     }
 
+    /// Sets a value to what another one has beyond the median of a baseline's.
+    pub fn net(mut self, of: &str, name: &str, ours: &[Measures], theirs: &[Measures]) -> Self {
+        let all = |samples: &[Measures]| samples.iter().filter_map(|s| s.get(of).copied()).collect();
+        if let Some(theirs) = Spread::of(all(theirs)) {
+            let net = all(ours).iter().map(|ours: &f64| (ours - theirs.median).max(0.0)).collect();
+            self.values.extend(Spread::of(net).map(|net| (name.to_owned(), net)));
+        }
+        self
+    }
+
     pub fn value(&self, name: &str) -> Option<f64> {
         self.values.get(name).map(|s| s.median)
     }

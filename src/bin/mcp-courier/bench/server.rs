@@ -8,17 +8,23 @@ use std::time::Duration;
 use mcp_courier::{Builder, Courier};
 use redis::aio::MultiplexedConnection;
 
+use super::process;
 use crate::args::Server;
 use crate::output::Failure;
 
-/// Waits for a line on stdin or its end, so that the server goes with us, however we go; then removes its folder.
-const KEEPER: &str = r#"dir=$1; shift
+/// Waits for the end of stdin, so that the server goes with us, however we go; then removes its folder. Ctrl-C reaches
+/// everybody in the terminal, and must not end the one who tidies up.
+const KEEPER: &str = r#"trap '' INT
+dir=$1; shift
 "$@" >"$dir/log" 2>&1 & server=$!
 echo "$server"
 read -r _
 kill "$server" 2>/dev/null
 wait "$server" 2>/dev/null
 rm -rf "$dir""#;
+
+/// What plain connections call themselves in `CLIENT LIST`.
+const RAW: &str = "bench-raw";
 
 /// What the scenarios run against.
 pub struct Target {
@@ -39,7 +45,12 @@ struct Private {
 #[derive(Clone, Debug)]
 pub struct Connected {
     pub id: u64,
+    /// The client's, where it came by TCP.
     pub port: Option<u16>,
+    /// Listens to a channel.
+    pub subscribed: bool,
+    /// One of [`Target::raw`].
+    pub raw: bool,
 }
 
 impl Target {
@@ -58,6 +69,8 @@ impl Target {
             }
         };
         let mut target = Self { url, root, version: "memory".to_owned(), raw: None, private };
+        // Says by name what is wrong with the URL, the server, or the rights.
+        drop(target.builder("probe", Duration::ZERO).connect(target.url()).await?);
         if !target.url.starts_with("memory:") {
             target.raw = Some(client(&target.url)?);
             let info = target.info("server").await?;
@@ -93,7 +106,11 @@ impl Target {
     pub async fn raw(&self) -> Result<MultiplexedConnection, Failure> {
         let client = self.raw.as_ref().ok_or_else(|| Failure::failed("memory:// runs no raw commands"))?;
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(raw_failure)
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        let mut raw = connecting.await.map_err(raw_failure)?;
+        let mut name = redis::cmd("CLIENT");
+        name.arg("SETNAME").arg(RAW).exec_async(&mut raw).await.map_err(raw_failure)?;
+        Ok(raw)
     }
 
     async fn info(&self, section: &str) -> Result<String, Failure> {
@@ -109,6 +126,12 @@ impl Target {
         Some(Duration::from_secs_f64(seconds("used_cpu_user")? + seconds("used_cpu_sys")?))
     }
 
+    /// `INFO commandstats`.
+    pub async fn command_stats(&self) -> Option<String> {
+        self.has_raw().then_some(())?;
+        self.info("commandstats").await.ok()
+    }
+
     /// `used_memory`.
     pub async fn memory(&self) -> Option<u64> {
         self.has_raw().then_some(())?;
@@ -117,13 +140,15 @@ impl Target {
 
     /// Keys under a prefix of ours.
     pub async fn keys(&self, prefix: &str) -> Result<u64, Failure> {
-        let mut count = 0;
-        self.scan(prefix, async |_, keys| {
+        let (mut raw, mut cursor, mut count) = (self.raw().await?, 0, 0);
+        loop {
+            let (next, keys) = page(&mut raw, prefix, cursor).await?;
             count += keys.len() as u64;
-            Ok(())
-        })
-        .await?;
-        Ok(count)
+            cursor = next;
+            if cursor == 0 {
+                return Ok(count);
+            }
+        }
     }
 
     /// Channels under a prefix of ours.
@@ -143,25 +168,48 @@ impl Target {
             line.split(' ').find_map(|w| w.strip_prefix(name)).map(str::to_owned)
         };
         let line = |l: &str| {
-            let port = value(l, "addr=").and_then(|a| a.rsplit(':').next()?.parse().ok());
-            Some(Connected { id: value(l, "id=")?.parse().ok()?, port })
+            Some(Connected {
+                id: value(l, "id=")?.parse().ok()?,
+                port: value(l, "addr=").and_then(|a| a.rsplit(':').next()?.parse().ok()),
+                subscribed: value(l, "sub=").is_some_and(|n| n != "0"),
+                raw: value(l, "name=").is_some_and(|n| n == RAW),
+            })
         };
         Ok(list.lines().filter_map(line).collect())
     }
 
-    async fn scan(
-        &self,
-        prefix: &str,
-        mut each: impl AsyncFnMut(&mut MultiplexedConnection, Vec<Vec<u8>>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut raw = self.raw().await?;
-        let mut cursor = 0_u64;
+    /// Until this process has no courier on the server any more: one that was dropped may have a heartbeat under way.
+    async fn deserted(&self) -> Result<(), Failure> {
+        for _ in 0..200 {
+            let mine = process::ports(None);
+            let ours = |c: &Connected| !c.raw && c.port.is_some_and(|port| mine.contains(&port));
+            if !self.connected().await?.iter().any(ours) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Removes what the run wrote, once nobody of it writes any more. A private server takes all along when it ends.
+    pub async fn leave(&self) -> Result<(), Failure> {
+        if !self.has_raw() || self.private.is_some() {
+            return Ok(());
+        }
+        self.deserted().await?;
+        self.clean(&self.root).await
+    }
+
+    /// Removes every key under a prefix of ours.
+    pub async fn clean(&self, prefix: &str) -> Result<(), Failure> {
+        if !self.has_raw() {
+            return Ok(());
+        }
+        let (mut raw, mut cursor) = (self.raw().await?, 0);
         loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(format!("{prefix}:*")).arg("COUNT").arg(1000);
-            let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(&mut raw).await.map_err(raw_failure)?;
+            let (next, keys) = page(&mut raw, prefix, cursor).await?;
             if !keys.is_empty() {
-                each(&mut raw, keys).await?;
+                redis::cmd("UNLINK").arg(keys).exec_async(&mut raw).await.map_err(raw_failure)?;
             }
             cursor = next;
             if cursor == 0 {
@@ -169,17 +217,17 @@ impl Target {
             }
         }
     }
+}
 
-    /// Removes every key of this run. A private server takes them along when it ends.
-    pub async fn clean(&self, prefix: &str) -> Result<(), Failure> {
-        if !self.has_raw() {
-            return Ok(());
-        }
-        self.scan(prefix, async |raw, keys| {
-            redis::cmd("UNLINK").arg(keys).exec_async(raw).await.map_err(raw_failure)
-        })
-        .await
-    }
+/// Some of the keys under a prefix, and where to go on.
+async fn page(
+    raw: &mut MultiplexedConnection,
+    prefix: &str,
+    cursor: u64,
+) -> Result<(u64, Vec<Vec<u8>>), Failure> {
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(cursor).arg("MATCH").arg(format!("{prefix}:*")).arg("COUNT").arg(1000);
+    scan.query_async(raw).await.map_err(raw_failure)
 }
 
 impl Private {

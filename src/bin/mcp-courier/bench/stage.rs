@@ -1,5 +1,6 @@
 //! A subscriber with its sessions, and a producer in front of it: two couriers that share nothing but Redis.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::ledger::{Ledger, PATIENCE};
 use super::load::System;
+use super::process;
 use super::server::Target;
 use crate::output::Failure;
 
@@ -23,13 +25,13 @@ pub struct Stage {
     pub producer: Courier,
     pub sessions: Arc<[SessionId]>,
     pub ledger: Arc<Ledger>,
-    /// How long the claims took.
-    pub claimed_in: Duration,
+    /// Local ports of this process that are not the subscriber's.
+    pub other_ports: HashSet<u16>,
 }
 
 impl Stage {
-    /// Claims them all.
-    pub async fn new(
+    /// Connects both; nothing is claimed yet.
+    pub async fn unclaimed(
         target: &Target,
         name: &str,
         count: u32,
@@ -37,13 +39,23 @@ impl Stage {
     ) -> Result<Arc<Self>, Failure> {
         let sessions = sessions(count)?;
         let ledger = Arc::new(ledger(sessions.len())?);
-        let subscriber = target.builder(name, dedupe).connect(target.url()).await?;
-        let start = Instant::now();
-        claim(&subscriber, &sessions, &ledger).await?;
-        let claimed_in = start.elapsed();
         let producer = target.builder(name, dedupe).connect(target.url()).await?;
+        let other_ports = process::ports(None);
+        let subscriber = target.builder(name, dedupe).connect(target.url()).await?;
         let name = name.to_owned();
-        Ok(Arc::new(Self { name, subscriber, producer, sessions, ledger, claimed_in }))
+        Ok(Arc::new(Self { name, subscriber, producer, sessions, ledger, other_ports }))
+    }
+
+    /// Connects both, and claims all sessions.
+    pub async fn new(
+        target: &Target,
+        name: &str,
+        count: u32,
+        dedupe: Duration,
+    ) -> Result<Arc<Self>, Failure> {
+        let stage = Self::unclaimed(target, name, count, dedupe).await?;
+        claim(&stage.subscriber, &stage.sessions, &stage.ledger).await?;
+        Ok(stage)
     }
 }
 
@@ -98,11 +110,14 @@ pub fn ledger(sessions: usize) -> Result<Ledger, Failure> {
     Ledger::new(if sessions < MOST_PUSHERS { sessions * MOST_PUSHERS } else { sessions }, MOST_PUSHERS)
 }
 
-/// Ids as MCP servers give them: UUIDs, 36 bytes.
+/// An id as MCP servers give them: a UUID, 36 bytes.
+pub fn session(n: u32) -> Result<SessionId, mcp_courier::Error> {
+    SessionId::new(uuid::Uuid::from_u128((0x5e55_1011_0000 << 64) | u128::from(n)).to_string())
+}
+
+/// So many of them.
 pub fn sessions(count: u32) -> Result<Arc<[SessionId]>, Failure> {
-    let id =
-        |n: u32| SessionId::new(uuid::Uuid::from_u128(0x5e55_1011_0000 << 64 | u128::from(n)).to_string());
-    Ok((0..count).map(id).collect::<Result<Vec<_>, _>>()?.into())
+    Ok((0..count).map(session).collect::<Result<Vec<_>, _>>()?.into())
 }
 
 /// Serves all of the sessions.

@@ -12,6 +12,9 @@ const COLUMNS: [(&str, &str); 6] = [
     ("client_us", "client us"),
 ];
 
+/// Of the first column.
+const WIDTH: usize = 82;
+
 /// What was measured, in words.
 pub fn label(row: &Row) -> String {
     let mut words = vec![format!("{} {}", row.scenario, row.system)];
@@ -32,7 +35,7 @@ fn size(bytes: usize) -> String {
 
 /// The head of the table.
 pub fn head() -> String {
-    let mut line = format!("{:<66}", "");
+    let mut line = format!("{:<WIDTH$}", "");
     for (_, title) in COLUMNS {
         line += &format!("{title:>11}");
     }
@@ -41,7 +44,7 @@ pub fn head() -> String {
 
 /// One row, and a second line with the ratios.
 pub fn lines(row: &Row) -> Vec<String> {
-    let mut line = format!("{:<66}", label(row));
+    let mut line = format!("{:<WIDTH$}", label(row));
     for (name, _) in COLUMNS {
         line += &format!("{:>11}", row.value(name).map(number).unwrap_or_default());
     }
@@ -49,7 +52,7 @@ pub fn lines(row: &Row) -> Vec<String> {
     let others = row.values.iter().filter(|(name, _)| COLUMNS.iter().all(|(known, _)| known != name));
     lines.extend(others.map(|(name, spread)| {
         format!(
-            "    {:<62}{:>11}   {} to {}",
+            "    {:<78}{:>11}   {} to {}",
             name.replace('_', " "),
             number(spread.median),
             number(spread.min),
@@ -57,7 +60,7 @@ pub fn lines(row: &Row) -> Vec<String> {
         )
     }));
     if let Some(baseline) = &row.baseline {
-        let mut line = format!("{:<66}", format!("    x {baseline}"));
+        let mut line = format!("{:<WIDTH$}", format!("    x {baseline}"));
         for (name, _) in COLUMNS {
             line += &format!("{:>11}", row.ratio(name).map(|r| format!("{r:.2} x")).unwrap_or_default());
         }
