@@ -110,9 +110,9 @@ impl Keys {
         format!("{}d:{}:{}", self.base, sid.0, encode(id.as_str()))
     }
 
-    /// `t:<topic>`: the sessions that take part.
+    /// `m:<topic>`: the sessions that take part.
     pub(crate) fn topic_sessions(&self, topic: &Tid) -> String {
-        format!("{}t:{}", self.base, topic.0)
+        format!("{}m:{}", self.base, topic.0)
     }
 
     /// `l:<topic>`: the nodes that listen.

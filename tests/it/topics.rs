@@ -274,7 +274,7 @@ async fn dead_sessions_and_nodes_vanish_from_a_topic_and_living_ones_stay() {
     living.topics().subscribe(&gone, [topic("x"), topic("y")]).await.expect("subscribed");
     let members = || async {
         let all: std::collections::BTreeMap<String, String> =
-            t.ask(&format!("HGETALL {}", t.key("t", "x"))).await;
+            t.ask(&format!("HGETALL {}", t.key("m", "x"))).await;
         all.into_keys().collect::<Vec<_>>()
     };
     assert_eq!(members().await, ["dead", "gone", "living"]);
@@ -325,7 +325,7 @@ async fn who_leaves_hears_nothing_more_and_leaves_no_key() {
     drop(stream);
     wait_until("no list is left", LONG, || async {
         let left: Vec<_> =
-            t.keys().await.into_iter().filter(|(k, _)| k.starts_with("t:") || k.starts_with("l:")).collect();
+            t.keys().await.into_iter().filter(|(k, _)| k.starts_with("m:") || k.starts_with("l:")).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;

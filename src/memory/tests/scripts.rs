@@ -269,11 +269,11 @@ impl Call<'_> {
                 let sid = self.one(&SIDS);
                 self.keys(&["t"]);
                 self.args(&[sid, keep]);
-                self.topics("t", &["topic"]);
+                self.topics("m", &["topic"]);
             }
             "topic_leave" => {
                 let (kind, member) =
-                    if self.rng.bool() { ("t", self.one(&SIDS)) } else { ("l", self.one(&NODES)) };
+                    if self.rng.bool() { ("m", self.one(&SIDS)) } else { ("l", self.one(&NODES)) };
                 self.topics(kind, &[]);
                 self.args(&[member]);
             }
@@ -290,7 +290,7 @@ impl Call<'_> {
             "topic_tidy" => {
                 self.keys(&["s", "t"]);
                 self.args(&[keep, "10"]);
-                self.topics("t", &["topic", "0"]);
+                self.topics("m", &["topic", "0"]);
             }
             "topic_listen" => {
                 let node = self.one(&NODES);
@@ -517,7 +517,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
     for foreign in [
-        "SET {0}:t:foreign x",
+        "SET {0}:m:foreign x",
         "SET {0}:f:foreign x",
         "SET {0}:q:foreign x",
         "HSET {0}:dead:foreign-dead f v",
