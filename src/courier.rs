@@ -19,6 +19,7 @@ use crate::prepared::Prepared;
 use crate::relay::Hub;
 use crate::script;
 use crate::server_info;
+use crate::topics::Hub as TopicHub;
 use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
 
 /// A connection to the queues: pushes, subscribes, looks.
@@ -31,6 +32,7 @@ pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) topic_hub: Arc<TopicHub>,
     pub(crate) watching: Arc<crate::tasks::Watching>,
     _guard: Arc<DropGuard>,
 }
@@ -98,6 +100,7 @@ impl Courier {
         let engine = Engine::new(core.clone());
         Ok(Self {
             hub: Hub::new(core.clone(), &engine),
+            topic_hub: TopicHub::new(core.clone(), engine.clone()),
             engine,
             core,
             watching: Arc::default(),
@@ -267,6 +270,7 @@ impl Courier {
     /// # Cancel safety
     /// Dropping the future leaves sessions being given back in the background.
     pub async fn shutdown(&self, grace: Duration) -> Drained {
+        self.topic_hub.close();
         self.engine.drain(grace).await
     }
 }

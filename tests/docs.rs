@@ -11,6 +11,7 @@ const PAGES: &[&str] = &[
     "docs/elicitation.md",
     "docs/failures.md",
     "docs/operating.md",
+    "docs/mcp.md",
     "docs/performance.md",
     "docs/performance/results.md",
     "docs/protocol.md",
@@ -322,7 +323,7 @@ fn every_command_line_is_understood() {
     });
     for (page, words) in commands("mcp-courier").into_iter().chain(after_dashes) {
         let mut path = vec![&*words[0]];
-        if words[0] == "dead" {
+        if matches!(&*words[0], "dead" | "bridge") {
             path.push(&*words[1]);
         }
         let text = help(&path);

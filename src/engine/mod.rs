@@ -11,6 +11,7 @@
 pub(crate) mod batch;
 mod beat;
 mod calls;
+mod hints;
 mod recent;
 mod resync;
 mod runner;
@@ -18,6 +19,7 @@ mod sessions;
 mod shutdown;
 mod signals;
 mod sweeper;
+mod topic_keeper;
 mod wake;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +29,7 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::Calls;
+pub(crate) use self::hints::Hint;
 use self::recent::Identities;
 use self::runner::Start;
 pub use self::sessions::Ended;
@@ -109,6 +112,7 @@ impl Engine {
                 each(first).await.into_iter().collect::<Result<()>>()?;
                 tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), serving.clone()));
                 tokio::spawn(sweeper::run(Arc::downgrade(self), serving.clone()));
+                tokio::spawn(topic_keeper::run(Arc::downgrade(self), serving.clone()));
                 tokio::spawn(resync::run(Arc::downgrade(self), heard, seen, serving.clone()));
                 unless_started.disarm();
                 Ok(bell)
@@ -165,6 +169,7 @@ impl Engine {
                     epoch: 0,
                     active: Some(Arc::default()),
                     recent: None,
+                    hints: None,
                     ended,
                     claimed: vec![claimed],
                     gone: Vec::new(),

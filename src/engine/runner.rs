@@ -19,7 +19,7 @@ use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
 use crate::script::{self, AckItem, ClaimMode, Denied, Failed, Next, PopItem, Requeued};
-use crate::{Delivery, Error, SessionId, SinkError};
+use crate::{Delivery, Error, MessageId, SessionId, SinkError};
 
 /// Longest pause after a refusal of the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -37,6 +37,8 @@ pub(super) enum Start {
     Fetch,
     /// What a fetch answered.
     Answer(Next),
+    /// A hint came for a session at rest.
+    Hint,
     /// The doorbell carried the record itself.
     Record(Bytes),
     End,
@@ -133,6 +135,8 @@ impl Runner {
             Start::Claim(mode) => Box::pin(self.claim(mode)).await,
             Start::Fetch => Step::On,
             Start::Answer(next) => self.take(next, self.engine.core.config.batch),
+            // Nothing rang: the queue is not looked at.
+            Start::Hint => Box::pin(self.hints()).await.unwrap_or(Step::Idle),
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
                 // One that was delivered before this doorbell came is not delivered again, and its ack removes nothing.
@@ -151,6 +155,11 @@ impl Runner {
         }
         if is_closed(&*self.sink) {
             return Step::End(Ended::SinkClosed);
+        }
+        if self.active.hinted()
+            && let Some(end) = Box::pin(self.hints()).await
+        {
+            return end;
         }
         // It rang in the middle of a batch: somebody may have taken the session. What is left comes again if not.
         if !self.batch.is_empty() && self.active.rang() {
@@ -184,6 +193,10 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
+        #[cfg(feature = "otel")]
+        if let Some(context) = delivery.trace_context() {
+            crate::trace::continue_in(&span, &context);
+        }
         self.active.set_delivering(true);
         let delivering = span.in_scope(|| without_panic(&*self.sink, delivery));
         let outcome = self.hand_over(delivering).instrument(span.clone()).await;
@@ -214,6 +227,30 @@ impl Runner {
                 Box::pin(self.failed(record, attempt, true, &why)).await
             }
         }
+    }
+
+    /// Delivers the hints that wait. What becomes of them is nobody's concern, unless the client is gone.
+    async fn hints(&mut self) -> Option<Step> {
+        if is_closed(&*self.sink) {
+            return Some(Step::End(Ended::SinkClosed));
+        }
+        let hints = self.engine.sessions.with(&self.sid, self.serial, |slot| slot.hints.take())?;
+        for hint in hints.into_iter().flat_map(|hints| (*hints).all()) {
+            if self.active.must_end() {
+                break;
+            }
+            let delivery = Delivery::synthetic(&self.session, &MessageId::generate(), 1, hint.body);
+            match self.hand_over(without_panic(&*self.sink, delivery)).await {
+                Ok(Ok(())) => add(&self.engine.core.counters.hints, 1),
+                Ok(Err(SinkError::Closed)) => return Some(Step::End(Ended::SinkClosed)),
+                Ok(Err(e)) => {
+                    tracing::debug!(session = %self.session, error = %e, "a hint was not taken");
+                    add(&self.engine.core.counters.hints_dropped, 1);
+                }
+                Err(ended) => return Some(Step::End(ended)),
+            }
+        }
+        None
     }
 
     /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
@@ -413,7 +450,7 @@ impl Runner {
     fn go_idle(&mut self) -> bool {
         let kept = std::mem::take(&mut self.recent).into_kept();
         let back = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-            if self.active.rang() || self.active.must_end() {
+            if self.active.rang() || slot.hints.is_some() || self.active.must_end() {
                 return Some(kept);
             }
             slot.recent = kept;

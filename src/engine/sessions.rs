@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
+use super::hints::Hints;
 use crate::SessionId;
 use crate::delivery::{AnySink, Claim, tell};
 use crate::keys::Sid;
@@ -44,6 +45,8 @@ const UNCHECKED: u8 = 32;
 const DELIVERING: u8 = 8;
 /// The subscription has ended and gives its session back.
 const FINISHING: u8 = 16;
+/// A hint came meanwhile.
+const HINTED: u8 = 64;
 
 pub(super) struct Slot {
     /// Tells this subscription from an earlier one of the same session.
@@ -54,6 +57,7 @@ pub(super) struct Slot {
     pub(super) epoch: u64,
     pub(super) active: Option<Arc<Active>>,
     pub(super) recent: Option<Box<[u128]>>,
+    pub(super) hints: Option<Box<Hints>>,
     pub(super) ended: Option<oneshot::Sender<Ended>>,
     /// Those who wait for the first claim.
     pub(super) claimed: Vec<oneshot::Sender<()>>,
@@ -129,6 +133,16 @@ impl Active {
 
     pub(super) fn ring(&self) {
         self.tell(AGAIN | UNCHECKED);
+    }
+
+    /// Wakes nobody: it is looked at before the next message, and before the rest.
+    pub(super) fn hint(&self) {
+        self.flags.fetch_or(HINTED, Ordering::AcqRel);
+    }
+
+    /// Whether a hint came since the last look.
+    pub(super) fn hinted(&self) -> bool {
+        self.has(HINTED) && self.flags.fetch_and(!HINTED, Ordering::AcqRel) & HINTED != 0
     }
 
     pub(super) fn stop(&self) {

@@ -107,10 +107,11 @@ impl Engine {
         }
     }
 
-    /// Leaves a session idle, unless it rang or was told to end meanwhile. True as well when its slot is another's by now.
+    /// Leaves a session idle, unless it rang, was hinted at or was told to end meanwhile. True as well when its slot is another's by now.
     fn rest(&self, sid: &Sid, serial: u64) -> bool {
         let rests = self.sessions.with(sid, serial, |slot| {
-            let busy = slot.active.as_ref().is_some_and(|active| active.rang() || active.must_end());
+            let told = slot.active.as_ref().is_some_and(|active| active.rang() || active.must_end());
+            let busy = told || slot.hints.is_some();
             if !busy {
                 slot.active = None;
             }

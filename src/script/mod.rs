@@ -8,6 +8,7 @@ mod claim;
 #[cfg(test)]
 mod contract;
 mod dead;
+mod fastmcp;
 mod heartbeat;
 mod layout;
 mod legs;
@@ -21,10 +22,12 @@ mod source;
 mod stats;
 mod sweep;
 mod tasks;
+mod topic;
 
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
+pub(crate) use fastmcp::{Taken, fastmcp_answer, fastmcp_done, fastmcp_put, fastmcp_take};
 pub(crate) use heartbeat::{Beat, heartbeat};
 pub(crate) use layout::layout;
 pub(crate) use legs::{
@@ -45,6 +48,9 @@ pub(crate) use sweep::{reap, sweep, tidy};
 pub(crate) use tasks::{
     CancelReply, CreateReply, Created, RawTask, Tell, task_cancel, task_create, task_get, task_tell,
     task_update, task_watch,
+};
+pub(crate) use topic::{
+    topic_due, topic_join, topic_leave, topic_listen, topic_members, topic_ring, topic_tidy, topic_unlisten,
 };
 
 /// How a session is held, as the scripts that check the token answer it.
@@ -97,5 +103,16 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &legs::LEG_RETURN,
         &legs::LEG_ASK,
         &legs::LEG_SAY,
+        &topic::TOPIC_JOIN,
+        &topic::TOPIC_LEAVE,
+        &topic::TOPIC_MEMBERS,
+        &topic::TOPIC_DUE,
+        &topic::TOPIC_TIDY,
+        &topic::TOPIC_LISTEN,
+        &topic::TOPIC_RING,
+        &fastmcp::FASTMCP_TAKE,
+        &fastmcp::FASTMCP_DONE,
+        &fastmcp::FASTMCP_PUT,
+        &fastmcp::FASTMCP_ANSWER,
     ]
 }

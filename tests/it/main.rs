@@ -9,6 +9,7 @@ mod basics;
 #[cfg(feature = "cli")]
 mod bench;
 mod bodies;
+mod bridge;
 mod cancel;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -25,6 +26,7 @@ mod inputs;
 mod kills;
 mod leftovers;
 mod lua;
+mod messages;
 mod observability;
 mod ownership;
 mod partitions;
@@ -48,4 +50,5 @@ mod tasks_scopes;
 mod tasks_watch;
 #[cfg(feature = "tls")]
 mod tls;
+mod topics;
 mod ttl;

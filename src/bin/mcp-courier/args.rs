@@ -55,6 +55,9 @@ pub enum Command {
     /// Dead letters.
     #[command(subcommand)]
     Dead(Dead),
+    /// Carry messages from or to another queue, until it is stopped.
+    #[command(subcommand)]
+    Bridge(Bridge),
     /// Look at the server and say what to change.
     Doctor,
     /// Measure delivery beside raw baselines; on a private server of its own without --url.
@@ -123,6 +126,35 @@ pub struct Stats {
     /// Look at no more than so many waiting sessions one by one.
     #[arg(long, default_value_t = 1000)]
     pub most: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bridge {
+    /// FastMCP 3: what its workers push, or what its subscribers wait for.
+    Fastmcp(BridgeFastMcp),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("way").required(true).args(["to_courier", "to_fastmcp"]))]
+pub struct BridgeFastMcp {
+    /// Bring what FastMCP's workers push into our queues.
+    #[arg(long)]
+    pub to_courier: bool,
+    /// Hand what is in our queues to FastMCP's subscribers.
+    #[arg(long)]
+    pub to_fastmcp: bool,
+    /// FastMCP's server (its FASTMCP_DOCKET_URL); without it the same as --url.
+    #[arg(long, env = "FASTMCP_DOCKET_URL", hide_env_values = true)]
+    pub fastmcp_url: Option<String>,
+    /// FastMCP's Docket name.
+    #[arg(long, env = "FASTMCP_DOCKET_NAME", default_value = "fastmcp")]
+    pub docket: String,
+    /// A session; may be given many times. Without one: all that have something to carry.
+    #[arg(long = "session")]
+    pub sessions: Vec<SessionId>,
+    /// How often to look for messages of FastMCP's workers.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "100ms")]
+    pub look_every: Duration,
 }
 
 #[derive(Debug, Subcommand)]

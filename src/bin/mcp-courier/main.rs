@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod bridge;
 mod dead;
 mod demo;
 mod doctor;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Bridge, Command};
 use crate::output::Failure;
 
 fn main() -> ExitCode {
@@ -65,6 +66,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Listen(listen) => listen::run(&server, listen).await,
         Command::Stats(stats) => stats::run(&server, json, stats).await,
         Command::Dead(dead) => dead::run(&server, json, dead).await,
+        Command::Bridge(Bridge::Fastmcp(args)) => bridge::fastmcp(&server, json, args).await,
         Command::Bench(bench) => bench::run(server, json, bench).await,
         Command::BenchNode(node) => bench::run_node(server, node).await,
         Command::Doctor => doctor::run(&server, json).await,

@@ -34,6 +34,8 @@ struct Model {
     epochs: BTreeMap<(String, String), String>,
     delivered: BTreeMap<String, VecDeque<Vec<u8>>>,
     found: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Ids in the bridge's lists, by key.
+    taken: BTreeMap<String, VecDeque<String>>,
     cursor: Vec<u8>,
     pushed: usize,
     made: usize,
@@ -267,6 +269,8 @@ impl Call<'_> {
                 }
             }
             name if name.starts_with("task_") || name.starts_with("leg_") => self.tasks(name),
+            bridge if bridge.starts_with("fastmcp_") => self.fastmcp(bridge),
+            topic if topic.starts_with("topic_") => self.topic(topic),
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -325,6 +329,98 @@ impl Call<'_> {
         self.args(&[timeout, grace, "1000000", max, kind, request, "t", scope, node]);
         let handoff = self.one(&["100", "16384"]);
         self.args(&["2000", INBOX, "PUBLISH", handoff]);
+    }
+
+    /// Two topics, one with a foreign type in the way of its sessions; and `extra` arguments for each.
+    fn topics(&mut self, kind: &str, extra: &[&str]) {
+        for _ in 0..self.count() {
+            let topic = self.one(&["t0", "t0", "t1", "t1", "foreign"]);
+            self.keys(&[&format!("{kind}:{topic}")]);
+            if !extra.is_empty() {
+                self.args(&[topic]);
+                self.args(&extra[1..]);
+            }
+        }
+    }
+
+    fn topic(&mut self, script: &str) {
+        // Keys live four times as long by the real clock: longer than this test.
+        let keep = self.one(&["200000", "400000"]);
+        match script {
+            "topic_join" => {
+                let sid = self.one(&SIDS);
+                self.keys(&["t"]);
+                self.args(&[sid, keep]);
+                self.topics("m", &["topic"]);
+            }
+            "topic_leave" => {
+                let (kind, member) =
+                    if self.rng.bool() { ("m", self.one(&SIDS)) } else { ("l", self.one(&NODES)) };
+                self.topics(kind, &[]);
+                self.args(&[member]);
+            }
+            "topic_members" => {
+                let topic = self.one(&["t0", "t1", "t2", "foreign"]);
+                self.keys(&[&format!("m:{topic}"), "s"]);
+                self.args(&["0", "10"]);
+            }
+            "topic_due" => {
+                self.keys(&["t"]);
+                let limit = self.one(&["1", "10"]);
+                self.args(&[keep, limit]);
+            }
+            "topic_tidy" => {
+                self.keys(&["s", "t"]);
+                self.args(&[keep, "10"]);
+                self.topics("m", &["topic", "0"]);
+            }
+            "topic_listen" => {
+                let node = self.one(&NODES);
+                self.topics("l", &[]);
+                self.args(&[node, "1000000"]);
+            }
+            "topic_ring" => {
+                let topic = self.one(&["t0", "t1", "t2"]);
+                self.keys(&[&format!("l:{topic}"), "n"]);
+                self.args(&[INBOX, "PUBLISH", "@topic h t0  body"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+
+    fn fastmcp(&mut self, script: &str) {
+        match script {
+            "fastmcp_take" => {
+                for _ in 0..self.count() {
+                    let session = self.one(&["s0", "s1", "foreign"]);
+                    self.keys(&[&format!("f:{session}"), &format!("taken:{session}")]);
+                }
+                let (stamp, want) = (format!("c{}", self.rng.u16(..)), self.one(&["1", "3", "10"]));
+                self.args(&[&stamp, want, "300000", "1000000"]);
+            }
+            "fastmcp_done" => {
+                for _ in 0..self.count() {
+                    let list = self.one(&["taken:s0", "taken:s1", "q:foreign"]);
+                    let known = self.model.taken.get(&format!("{{0}}:{list}")).and_then(VecDeque::front);
+                    let id = known.cloned().unwrap_or_else(|| "c1:1".to_owned());
+                    self.keys(&[list]);
+                    self.args(&[&id]);
+                }
+            }
+            "fastmcp_put" => {
+                let (list, known) = (self.one(&["put:s0", "put:s1", "q:foreign"]), self.rng.u8(..20));
+                self.keys(&[list, &format!("known:{known}")]);
+                let text = self.bytes();
+                self.args.push(text);
+                self.args(&["1000000", "1000000"]);
+            }
+            "fastmcp_answer" => {
+                let state = self.one(&["state:a", "state:b", "s"]);
+                self.keys(&[state, "response"]);
+                self.args(&["{}", "1000000"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
     }
 
     fn limits(&mut self) {
@@ -407,6 +503,17 @@ impl Model {
                         }
                         _ => {}
                     }
+                }
+            }
+            ("fastmcp_take", Wire::Group(_, parts)) => {
+                for (key, entries) in call.keys.iter().skip(1).step_by(2).zip(&parts[1..]) {
+                    let texts = entries
+                        .items()
+                        .iter()
+                        .map(|entry| String::from_utf8_lossy(entry.bytes()).into_owned());
+                    let ids =
+                        texts.map(|text| text.split(' ').next().unwrap_or_default().to_owned()).collect();
+                    self.taken.insert(String::from_utf8_lossy(key).into_owned(), ids);
                 }
             }
             ("sweep", Wire::Group(_, parts)) => {
@@ -513,6 +620,8 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "SET {0}:e:foreign-dead:r0 x",
         "SET {0}:t:foreign x",
         "SET {0}:eo:foreign x",
+        "SET {0}:m:foreign x",
+        "SET {0}:f:foreign x",
     ] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
@@ -528,6 +637,14 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         match rng.u16(..1000) {
             0 => {
                 agree(&mut pair, &words("DEL {0}:s {0}:n"), "lost state").await;
+            }
+            9..40 => {
+                let mut request = vec![b"LPUSH".to_vec(), format!("{{0}}:f:s{}", rng.u8(..2)).into_bytes()];
+                request.extend((0..rng.usize(1..4)).map(|n| vec![b'x'; n * rng.usize(0..40)]));
+                agree(&mut pair, &request, "a message of FastMCP's").await;
+            }
+            40..45 => {
+                agree(&mut pair, &words("SET {0}:state:a waiting"), "a question of FastMCP's").await;
             }
             1..9 => {
                 let record = ["2 a later format", "", "1 1 1", "garbage\n\0"][rng.usize(..4)];
@@ -577,6 +694,10 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "requeue expired",
         "requeue unknown",
         "requeue fenced",
+        "fastmcp_put put",
+        "fastmcp_put duplicate",
+        "fastmcp_answer given",
+        "fastmcp_answer late",
         "claim claimed",
         "claim fenced",
         "release released",

@@ -12,9 +12,12 @@ pub mod cli;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 pub mod docker;
+pub mod fastmcp;
 pub mod fixture;
 pub mod leaks;
 pub mod names;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod private;
 pub mod proxy;
 pub mod ready;
