@@ -16,6 +16,7 @@ use crate::keys;
 use crate::metrics::{Counters, Metrics, add};
 use crate::partitions::{CLUSTER_PARTITIONS, MAX_PARTITIONS, Partitions};
 use crate::prepared::Prepared;
+use crate::relay::Hub;
 use crate::script;
 use crate::server_info;
 use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
@@ -29,6 +30,8 @@ use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, Subsc
 pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) watching: Arc<crate::tasks::Watching>,
     _guard: Arc<DropGuard>,
 }
 
@@ -92,7 +95,14 @@ impl Courier {
         // A missing right shows here, by name, and not at the first message.
         script::overview(&core.cmd, &core.partitions[0].keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
-        Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
+        let engine = Engine::new(core.clone());
+        Ok(Self {
+            hub: Hub::new(core.clone(), &engine),
+            engine,
+            core,
+            watching: Arc::default(),
+            _guard: Arc::new(guard),
+        })
     }
 
     /// Queues a notification for a session, with the default time to live.

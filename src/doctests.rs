@@ -9,8 +9,10 @@ macro_rules! pages {
 pages! {
     Readme: "README.md",
     Delivery: "docs/delivery.md",
+    Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Operating: "docs/operating.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
+    Tasks: "docs/tasks.md",
 }

@@ -101,6 +101,17 @@ pub enum Error {
         /// What the parser said.
         why: String,
     },
+    /// There is no such task for this caller: it never was, it expired, or it is another scope's. The three look the same.
+    #[error("task not found")]
+    TaskNotFound,
+    /// Too many legs of tasks are waiting for workers. Nothing was stored.
+    #[error("{queued} legs of tasks are waiting (limit {limit}); start more workers, or raise `max_queued`")]
+    TasksFull {
+        /// How many are waiting or running.
+        queued: u64,
+        /// The limit that was in force.
+        limit: u64,
+    },
     /// The stored messages are spread over another number of partitions than this process is set to.
     #[error(
         "this prefix is spread over {stored} partitions, this courier is set to {configured}; use the stored number, or \
@@ -146,6 +157,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::QueueFull { .. } => true,
+            Self::TasksFull { .. } => true,
             Self::Refused { code, .. } => {
                 is_transient(code) || matches!(code.as_str(), "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY")
             }

@@ -5,7 +5,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use crate::{Error, MessageId, Result, SessionId};
+use crate::{Error, MessageId, RequestId, Result, SessionId};
 
 /// Everything but unreserved characters (RFC 3986) is encoded: braces, colons, spaces, globs, `%` itself.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -35,6 +35,24 @@ impl std::borrow::Borrow<str> for Sid {
     }
 }
 
+/// A question: its session and its id, both as they stand in keys and scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Spot {
+    pub(crate) sid: Sid,
+    pub(crate) rid: std::sync::Arc<str>,
+}
+
+impl Spot {
+    pub(crate) fn of(session: &SessionId, id: &RequestId) -> Self {
+        Self { sid: Sid::of(session), rid: encode(id.as_str()).into() }
+    }
+
+    /// As a script or a signal names it.
+    pub(crate) fn encoded(sid: &str, rid: &str) -> Self {
+        Self { sid: Sid::encoded(sid), rid: rid.into() }
+    }
+}
+
 fn encode(text: &str) -> String {
     percent_encode(text.as_bytes(), ENCODED).to_string()
 }
@@ -42,6 +60,37 @@ fn encode(text: &str) -> String {
 /// Turns an encoded id back into what it was.
 pub(crate) fn decode(encoded: &str) -> String {
     percent_encoding::percent_decode_str(encoded).decode_utf8_lossy().into_owned()
+}
+
+/// A task as indexes and signals name it: `<group>:<scope>:<id>`, each encoded, so that no two tasks meet. The scope
+/// of callers without an identity is empty, which no named scope is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address(std::sync::Arc<str>);
+
+impl Address {
+    pub(crate) fn of(group: &str, scope: &str, id: &str) -> Self {
+        Self(format!("{}:{}:{}", encode(group), encode(scope), encode(id)).into())
+    }
+
+    /// As a script or a signal names it: group, scope and id, when it is one.
+    pub(crate) fn parts(&self) -> Option<(String, String, String)> {
+        let mut parts = self.0.split(':').map(decode);
+        let all = (parts.next()?, parts.next()?, parts.next()?);
+        parts.next().is_none().then_some(all)
+    }
+
+    pub(crate) fn encoded(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A key of a request to the client, as it stands in a task.
+pub(crate) fn encode_key(key: &str) -> String {
+    encode(key)
 }
 
 /// The keys of one partition under one prefix.
@@ -80,6 +129,30 @@ impl Keys {
 
     pub(crate) fn dedupe(&self, sid: &Sid, id: &MessageId) -> String {
         format!("{}d:{}:{}", self.base, sid.0, encode(id.as_str()))
+    }
+
+    /// One question.
+    pub(crate) fn question(&self, spot: &Spot) -> String {
+        format!("{}e:{}:{}", self.base, spot.sid.0, spot.rid)
+    }
+
+    /// A session's open questions.
+    pub(crate) fn questions(&self, sid: &Sid) -> String {
+        format!("{}eo:{}", self.base, sid.0)
+    }
+
+    pub(crate) fn task(&self, address: &Address) -> String {
+        format!("{}t:{}", self.base, address.0)
+    }
+
+    /// The waiting and running legs of a group of tasks.
+    pub(crate) fn legs(&self, group: &str) -> String {
+        format!("{}legs:{}", self.base, encode(group))
+    }
+
+    /// Workers of a group that have nothing to do.
+    pub(crate) fn idle(&self, group: &str) -> String {
+        format!("{}idle:{}", self.base, encode(group))
     }
 
     /// Marks of the ids that one producer made, a bit each.
@@ -130,11 +203,37 @@ mod tests {
     }
 
     #[test]
+    fn f41_no_scope_meets_another_one_and_none_is_not_a_name() {
+        let keys = Keys::new("courier", 0);
+        let mut seen = std::collections::HashSet::new();
+        for scope in
+            ["", "u", "U", "u:v", "v", "u%3Av", ":", "-", " ", "\0", "anonymous", "u\n", "{}", "u:v:w"]
+        {
+            for id in ["v", "w", "v:w", ""] {
+                let address = Address::of("g", scope, id);
+                assert!(seen.insert(keys.task(&address)), "{scope:?} {id:?}");
+                assert_eq!(address.parts(), Some(("g".into(), scope.into(), id.into())));
+            }
+        }
+    }
+
+    #[test]
     fn a_message_id_cannot_move_into_another_session() {
         let keys = Keys::new("courier", 0);
         let of = |s: &str, m: &str| {
             keys.dedupe(&Sid::of(&SessionId::new(s).expect("valid")), &MessageId::new(m).expect("valid"))
         };
         assert_ne!(of("a", "b:c"), of("a:b", "c"));
+    }
+
+    #[test]
+    fn a_question_cannot_move_into_another_session() {
+        let keys = Keys::new("courier", 0);
+        let of = |s: &str, r: &str| {
+            let spot = Spot::of(&SessionId::new(s).expect("valid"), &RequestId::new(r).expect("valid"));
+            assert!(!spot.rid.contains(' '));
+            keys.question(&spot)
+        };
+        assert_ne!(of("a", "b:c d"), of("a:b", "c d"));
     }
 }

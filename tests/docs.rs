@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 11] = [
+const PAGES: &[&str] = &[
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/delivery.md",
+    "docs/elicitation.md",
     "docs/failures.md",
     "docs/operating.md",
     "docs/performance.md",
     "docs/performance/results.md",
     "docs/protocol.md",
     "docs/states.md",
+    "docs/tasks.md",
     "lua/README.md",
 ];
 
@@ -67,11 +69,14 @@ fn code_words(page: &str) -> Vec<String> {
 #[test]
 fn every_named_test_exists() {
     let mut named = 0;
-    for page in PAGES {
+    for page in PAGES.iter().copied() {
         for word in code_words(&read(page)) {
-            let Some((module, test)) = word.split_once("::") else { continue };
-            let name = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if module.is_empty() || !name(module) || !name(test) {
+            let Some((module, test)) = word.rsplit_once("::") else { continue };
+            let module = module.replace("::", "/");
+            let name = |s: &str| {
+                s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'/'))
+            };
+            if module.is_empty() || !name(&module) || !name(test) {
                 continue;
             }
             let file = format!("tests/it/{module}.rs");
@@ -88,16 +93,18 @@ fn every_named_test_exists() {
 
 #[test]
 fn every_row_of_promises_names_a_test() {
-    let page = read("docs/delivery.md");
-    let rows: Vec<&str> = page
-        .lines()
-        .skip_while(|l| !l.starts_with("| promise | test |"))
-        .skip(2)
-        .take_while(|l| l.starts_with('|'))
-        .collect();
-    assert!(rows.len() > 20);
-    for row in rows {
-        assert!(row.contains("::"), "a promise without a test: {row}");
+    for page in ["docs/delivery.md", "docs/elicitation.md"] {
+        let text = read(page);
+        let rows: Vec<&str> = text
+            .lines()
+            .skip_while(|l| !l.starts_with("| promise | test |"))
+            .skip(2)
+            .take_while(|l| l.starts_with('|'))
+            .collect();
+        assert!(rows.len() > 20, "{page}");
+        for row in rows {
+            assert!(row.contains("::"), "{page}: a promise without a test: {row}");
+        }
     }
 }
 
@@ -227,7 +234,7 @@ fn the_features_are_those_of_the_manifest() {
 /// Links to files lead to files, links to headings to headings.
 #[test]
 fn links_lead_somewhere() {
-    for page in PAGES {
+    for page in PAGES.iter().copied() {
         let folder = Path::new(page).parent().expect("a folder");
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|l| Some(l.split_once(')')?.0)) {
@@ -258,7 +265,7 @@ fn headings(page: &str) -> BTreeSet<String> {
 /// The lines of shell blocks that begin with a command.
 fn commands(command: &str) -> Vec<(&'static str, Vec<String>)> {
     let mut found = Vec::new();
-    for page in PAGES {
+    for page in PAGES.iter().copied() {
         for block in blocks(&read(page), "sh") {
             for line in block.lines().filter_map(|l| l.strip_prefix(&format!("{command} "))) {
                 found.push((page, line.split_whitespace().map(str::to_owned).collect()));

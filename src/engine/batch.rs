@@ -30,7 +30,7 @@ impl<R> Answer<R> {
 }
 
 /// Collects requests of one kind. Clones share it.
-pub(super) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
+pub(crate) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
 
 struct Shared<Q, R> {
     op: &'static str,
@@ -50,7 +50,7 @@ struct Queue<Q, R> {
 
 impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
     /// At most `most` requests a call and `calls` calls at a time. `run` answers each request, in order.
-    pub(super) fn new(
+    pub(crate) fn new(
         op: &'static str,
         most: usize,
         calls: usize,
@@ -73,7 +73,7 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
 
     /// Answers when the call that carried the request was answered. Dropping the future may or may not take the request
     /// back.
-    pub(super) async fn call(&self, request: Q) -> Result<R> {
+    pub(crate) async fn call(&self, request: Q) -> Result<R> {
         let shared = &self.0;
         let answered = {
             let mut queue = shared.lock();

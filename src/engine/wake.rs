@@ -9,6 +9,7 @@ use super::calls::Answer;
 use super::runner::{Runner, Start};
 use super::sessions::{Active, Ended};
 use crate::Result;
+use crate::delivery::{Claim, tell};
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::script::{ClaimMode, Claimed, Denied, Next, PopItem};
@@ -91,14 +92,17 @@ impl Engine {
         });
     }
 
-    /// A claim succeeded: the slot has its token, and those who wait for it hear so.
+    /// A claim succeeded: the slot has its token; its sink, and those who wait for it, hear so.
     pub(super) fn got(&self, sid: &Sid, serial: u64, claimed: Claimed) {
         add(&self.core.counters.claims, 1);
-        let waiting = self.sessions.with(sid, serial, |slot| {
+        let told = self.sessions.with(sid, serial, |slot| {
             slot.epoch = claimed.epoch;
-            std::mem::take(&mut slot.claimed)
+            let claim = Claim { session: slot.session.clone(), epoch: claimed.epoch };
+            (std::mem::take(&mut slot.claimed), slot.sink.clone(), claim)
         });
-        for first in waiting.into_iter().flatten() {
+        let Some((waiting, sink, claim)) = told else { return };
+        tell(&*sink, |sink| sink.claimed_any(&claim));
+        for first in waiting {
             let _ = first.send(());
         }
     }

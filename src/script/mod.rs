@@ -10,27 +10,42 @@ mod contract;
 mod dead;
 mod heartbeat;
 mod layout;
+mod legs;
 mod pop;
 mod push;
+mod question;
 mod release;
 mod reply;
 mod requeue;
 mod source;
 mod stats;
 mod sweep;
+mod tasks;
 
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
 pub(crate) use heartbeat::{Beat, heartbeat};
 pub(crate) use layout::layout;
+pub(crate) use legs::{
+    Asked, End, Ended as LegEnded, Found, Held, Lost, Renewed, Stand, Take, TakenLeg, Wanted, leg_ask,
+    leg_end, leg_renew, leg_say, leg_take,
+};
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push};
+pub(crate) use question::{
+    AnswerArgs, AnswerReply, AskArgs, AskReply, CloseArgs, Closed, Got, Stored, Waited, question_answer,
+    question_ask, question_close, question_get, question_list, question_wait,
+};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
 pub(crate) use sweep::{reap, sweep, tidy};
+pub(crate) use tasks::{
+    CancelReply, CreateReply, Created, RawTask, Tell, task_cancel, task_create, task_get, task_tell,
+    task_update, task_watch,
+};
 
 /// How a session is held, as the scripts that check the token answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +58,8 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 18] {
-    [
+pub(crate) fn all() -> Vec<&'static Script> {
+    vec![
         &push::PUSH,
         &push::COALESCE,
         &pop::POP,
@@ -63,5 +78,24 @@ pub(crate) fn all() -> [&'static Script; 18] {
         &dead::DEAD_LIST,
         &dead::DEAD_REQUEUE,
         &dead::DEAD_PURGE,
+        &question::ASK,
+        &question::WAIT,
+        &question::ANSWER,
+        &question::CLOSE,
+        &question::GET,
+        &question::LIST,
+        &tasks::TASK_CREATE,
+        &tasks::TASK_GET,
+        &tasks::TASK_UPDATE,
+        &tasks::TASK_CANCEL,
+        &tasks::TASK_WATCH,
+        &tasks::TASK_TELL,
+        &legs::LEG_TAKE,
+        &legs::LEG_RENEW,
+        &legs::LEG_DONE,
+        &legs::LEG_PARK,
+        &legs::LEG_RETURN,
+        &legs::LEG_ASK,
+        &legs::LEG_SAY,
     ]
 }

@@ -70,6 +70,23 @@ impl Fields {
         }
     }
 
+    /// Bytes as they are stored.
+    pub(crate) fn bytes(&mut self) -> Result<Bytes> {
+        match self.next()? {
+            Value::BulkString(b) => Ok(Bytes::from(b)),
+            other => Err(unexpected(self.script, &other)),
+        }
+    }
+
+    /// What is left, as a key and bytes in turn.
+    pub(crate) fn pairs(mut self) -> Result<Vec<(String, Bytes)>> {
+        let mut pairs = Vec::with_capacity(self.len() / 2);
+        while self.len() > 0 {
+            pairs.push((self.word()?, self.bytes()?));
+        }
+        Ok(pairs)
+    }
+
     pub(crate) fn array(&mut self) -> Result<Self> {
         let inner = self.next()?;
         Self::of(self.script, inner)

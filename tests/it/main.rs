@@ -30,12 +30,22 @@ mod ownership;
 mod partitions;
 mod protocol;
 mod pushing;
+mod questions;
 mod races;
 mod restart;
 mod retry;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod shutdown;
+mod tasks;
+mod tasks_basics;
+mod tasks_context;
+mod tasks_crash;
+mod tasks_faults;
+mod tasks_life;
+mod tasks_races;
+mod tasks_scopes;
+mod tasks_watch;
 #[cfg(feature = "tls")]
 mod tls;
 mod ttl;

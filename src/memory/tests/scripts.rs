@@ -4,17 +4,21 @@
 //! Both run by one clock, held in a key and moved by the test, so that every time in a reply or a record is the same on
 //! both sides to the millisecond.
 
+mod tasks;
+
 use super::support::{Pair, Raw, Wire, seeded};
 use crate::script::Script;
 use fastrand::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
-const CALLS: usize = 24_000;
+const CALLS: usize = 40_000;
 /// Unix milliseconds far off: no key of the test expires by the servers' own clocks.
 const START_MS: u64 = 4_000_000_000_000;
 const NODES: [&str; 3] = ["na", "nb", "nc"];
 /// The last two have a foreign type in the way, one at its records, one at its dead letters.
 const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", "foreign-dead"];
+/// Questions of a session.
+const RIDS: [&str; 4] = ["r0", "r1", "r2", "%7B"];
 const INBOX: &str = "ib:";
 
 /// What a script reads of the servers' clocks, and from where it reads it here.
@@ -32,6 +36,9 @@ struct Model {
     found: Vec<(Vec<u8>, Vec<u8>)>,
     cursor: Vec<u8>,
     pushed: usize,
+    made: usize,
+    leases: BTreeMap<String, Vec<u8>>,
+    next: Vec<String>,
 }
 
 struct Call<'a> {
@@ -40,6 +47,7 @@ struct Call<'a> {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 impl Call<'_> {
@@ -214,6 +222,51 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            "question_ask" => self.question_ask(),
+            "question_wait" => {
+                self.keys(&["s", "n"]);
+                let (node, budget) = (self.one(&NODES), self.one(&["0", "20", "100000"]));
+                self.args(&[node, budget]);
+                for _ in 0..self.count() {
+                    self.question();
+                }
+            }
+            "question_answer" => {
+                self.keys(&["s"]);
+                self.question();
+                let (scope, outcome) = (self.one(&["", "", "alice"]), self.one(&["accepted", "declined"]));
+                let (content, by) = (self.one(&["", "{\"a\":[]}"]), self.one(&["b1", "b2"]));
+                self.args(&[scope, outcome, content, by, INBOX, "PUBLISH"]);
+            }
+            "question_close" => {
+                self.keys(&["s"]);
+                let sid = self.one(&SIDS[..6]);
+                let node = self.owner(sid);
+                let token = format!("{node}:{}", self.epoch(node, sid));
+                let token = if self.rng.bool() { "" } else { &token };
+                let outcome = self.one(&["cancelled", "session_gone"]);
+                self.args(&[outcome, "why", token, INBOX, "PUBLISH"]);
+                for _ in 0..self.count() {
+                    self.question();
+                }
+            }
+            "question_get" => {
+                let (tell, budget) = (self.one(&["yes", "no"]), self.one(&["0", "20", "100000"]));
+                self.args(&[tell, budget]);
+                for _ in 0..self.count() {
+                    let (sid, rid) = (self.one(&SIDS), self.one(&RIDS));
+                    self.keys(&[&format!("e:{sid}:{rid}")]);
+                }
+            }
+            "question_list" => {
+                let (offset, limit) = (self.one(&["0", "1"]), self.one(&["0", "2", "100"]));
+                self.args(&[offset, limit]);
+                for _ in 0..self.count() {
+                    let sid = self.one(&SIDS);
+                    self.keys(&[&format!("eo:{sid}")]);
+                }
+            }
+            name if name.starts_with("task_") || name.starts_with("leg_") => self.tasks(name),
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -248,6 +301,30 @@ impl Call<'_> {
         let (dedupe, max) = (self.one(&["0", "0", "1000000"]), self.one(&["3", "12", "1000"]));
         let (policy, trace) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "00-trace-01"]));
         self.args(&[ttl, dedupe, bit, max, policy, trace]);
+    }
+
+    /// A question's keys, and its two names as arguments.
+    fn question(&mut self) {
+        let sid = if self.rng.u8(..10) == 0 { self.one(&SIDS[6..]) } else { self.one(&SIDS[..6]) };
+        let rid = self.one(&RIDS);
+        self.keys(&[&format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        self.args(&[sid, rid]);
+    }
+
+    fn question_ask(&mut self) {
+        let sid = self.session(false);
+        let rid = self.one(&RIDS);
+        self.keys(&["s", "w", &format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        self.args(&[sid, rid, &format!("ask:{rid}")]);
+        let body = self.bytes();
+        self.args.push(body);
+        let (timeout, grace) = (self.one(&["1", "3000", "600000"]), self.one(&["0", "10000"]));
+        let (max, kind) = (self.one(&["3", "1000"]), self.one(&["elicitation", "roots"]));
+        let (request, scope, node) =
+            (self.one(&["{}", "{\"a\":[]}"]), self.one(&["", "", "alice"]), self.one(&NODES));
+        self.args(&[timeout, grace, "1000000", max, kind, request, "t", scope, node]);
+        let handoff = self.one(&["100", "16384"]);
+        self.args(&["2000", INBOX, "PUBLISH", handoff]);
     }
 
     fn limits(&mut self) {
@@ -310,6 +387,9 @@ impl Model {
     fn learn(&mut self, script: &str, call: &Filled, reply: &Wire) {
         let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
         match (script, reply) {
+            (name, _) if name.starts_with("task_") || name.starts_with("leg_") => {
+                self.learn_leg(script, call, reply);
+            }
             ("push" | "coalesce", _) => self.pushed += 1,
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
@@ -350,6 +430,7 @@ struct Filled {
     keys: Vec<Vec<u8>>,
     args: Vec<Vec<u8>>,
     sids: Vec<&'static str>,
+    addresses: Vec<String>,
 }
 
 /// The script on the test's clock.
@@ -402,7 +483,19 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         scripts.push((script.name, agree(&mut pair, &request, script.name).await.bytes().to_vec()));
     }
     // A working system calls these more often than the others.
-    for (name, more) in [("push", 17), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
+    for (name, more) in [
+        ("push", 17),
+        ("pop", 7),
+        ("ack", 12),
+        ("claim", 7),
+        ("requeue", 8),
+        ("task_create", 6),
+        ("task_update", 4),
+        ("leg_take", 8),
+        ("leg_park", 5),
+        ("leg_return", 3),
+        ("leg_ask", 5),
+    ] {
         let known = scripts.iter().find(|(script, _)| *script == name).unwrap().clone();
         scripts.extend(std::iter::repeat_n(known, more));
     }
@@ -414,7 +507,13 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         );
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
-    for foreign in ["SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+    for foreign in [
+        "SET {0}:q:foreign x",
+        "HSET {0}:dead:foreign-dead f v",
+        "SET {0}:e:foreign-dead:r0 x",
+        "SET {0}:t:foreign x",
+        "SET {0}:eo:foreign x",
+    ] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
 
@@ -439,9 +538,16 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
             _ => {}
         }
         let (name, sha) = scripts[rng.usize(..scripts.len())].clone();
-        let mut call = Call { rng: &mut rng, model: &model, keys: vec![], args: vec![], sids: vec![] };
+        let mut call = Call {
+            rng: &mut rng,
+            model: &model,
+            keys: vec![],
+            args: vec![],
+            sids: vec![],
+            addresses: vec![],
+        };
         call.fill(name);
-        let call = Filled { keys: call.keys, args: call.args, sids: call.sids };
+        let call = Filled { keys: call.keys, args: call.args, sids: call.sids, addresses: call.addresses };
         let mut request = vec![b"EVALSHA".to_vec(), sha, call.keys.len().to_string().into_bytes()];
         request.extend(call.keys.iter().chain(&call.args).cloned());
         let reply = agree(&mut pair, &request, &format!("seed {seed}, {name}")).await;
@@ -477,6 +583,60 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "dead_requeue requeued",
         "dead_requeue full",
         "dead_list -WRONGTYPE",
+        "question_ask asked",
+        "question_ask known",
+        "question_ask other",
+        "question_ask full",
+        "question_ask -WRONGTYPE",
+        "question_wait open",
+        "question_wait done",
+        "question_wait more",
+        "question_wait unknown",
+        "question_wait error",
+        "question_answer answered",
+        "question_answer second",
+        "question_answer late",
+        "question_answer closed",
+        "question_answer scope",
+        "question_answer unknown",
+        "question_close closed",
+        "question_close done",
+        "question_close fenced",
+        "question_close error",
+        "question_get open",
+        "question_get done",
+        "question_get error",
+        "task_create created",
+        "task_create exists",
+        "task_create full",
+        "task_create -WRONGTYPE",
+        "task_get task",
+        "task_get none",
+        "task_update ok",
+        "task_cancel finished",
+        "task_cancel cancelled",
+        "task_cancel asked",
+        "task_tell tell",
+        "task_tell other",
+        "task_tell done",
+        "leg_take leg",
+        "leg_take busy",
+        "leg_take gone",
+        "leg_take settled",
+        "leg_renew held",
+        "leg_renew fenced",
+        "leg_done done",
+        "leg_done fenced",
+        "leg_park parked",
+        "leg_park cancelled",
+        "leg_park reused",
+        "leg_return returned",
+        "leg_return failed",
+        "leg_return cancelled",
+        "leg_ask open",
+        "leg_ask answered",
+        "leg_ask full",
+        "leg_say said",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }
@@ -529,7 +689,17 @@ async fn compare_state(pair: &mut Pair) {
         let kind = agree(pair, &ask("TYPE k"), "state").await;
         let dump = match kind {
             Wire::Line('+', kind) if kind == "list" => "LRANGE k 0 -1",
-            Wire::Line('+', kind) if kind == "hash" => "HGETALL k",
+            Wire::Line('+', kind) if kind == "hash" => {
+                // The order of a hash's fields is the server's own affair.
+                let (ours, theirs) = both(pair, &ask("HGETALL k")).await;
+                let fields = |all: &Wire| {
+                    let pairs = all.items().chunks(2);
+                    pairs.map(|pair| (pair[0].bytes().to_vec(), pair[1].bytes().to_vec())).collect()
+                };
+                let (ours, theirs): (BTreeMap<_, _>, BTreeMap<_, _>) = (fields(&ours), fields(&theirs));
+                assert_eq!(ours, theirs, "state: {}", key.escape_ascii());
+                "TYPE k"
+            }
             Wire::Line('+', kind) if kind == "zset" => "ZRANGE k 0 -1 WITHSCORES",
             _ => "GET k",
         };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use mcp_courier::Push;
+use mcp_courier::{MessageId, Push};
 
 use super::Results;
 use super::args::Plan;
@@ -40,7 +40,7 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
 async fn courier(target: &Target, plan: &Plan, count: u32) -> Result<Measures, Failure> {
     let name = format!("drain-{:08x}", fastrand::u32(..));
     let stage = Stage::unclaimed(target, &name, count, plan.dedupe).await?;
-    preload(&stage, plan.preloaded, plan.body).await?;
+    preload(&stage, plan.preloaded, plan.body, Ids::Ours).await?;
     let meter = Meter::start(target).await;
     let start = Instant::now();
     stage::claim(&stage.subscriber, &stage.sessions, &stage.ledger).await?;
@@ -54,8 +54,17 @@ async fn courier(target: &Target, plan: &Plan, count: u32) -> Result<Measures, F
     Ok(measures)
 }
 
+/// Who names the messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// The courier.
+    Ours,
+    /// The caller: each id is remembered by a key of its own, for as long as the window.
+    Callers,
+}
+
 /// Spreads messages over the sessions of a stage.
-pub async fn preload(stage: &Arc<Stage>, messages: u32, body: usize) -> Result<(), Failure> {
+pub async fn preload(stage: &Arc<Stage>, messages: u32, body: usize, ids: Ids) -> Result<(), Failure> {
     let share = stage::share(stage.sessions.len(), 0, 1);
     let mut queues = share.iter().cycle();
     let mut left = messages as usize;
@@ -64,6 +73,11 @@ pub async fn preload(stage: &Arc<Stage>, messages: u32, body: usize) -> Result<(
             .by_ref()
             .take(left.min(CHUNK))
             .map(|&(queue, stream)| Push::new(&stage.sessions[queue], stage.ledger.next(stream, 0, body)));
+        let mut chunk: Vec<Push> = chunk.collect();
+        if ids == Ids::Callers {
+            let id = || MessageId::new(uuid::Uuid::new_v4().to_string());
+            chunk = chunk.into_iter().map(|push| Ok(push.id(id()?))).collect::<Result<_, Failure>>()?;
+        }
         for pushed in stage.producer.push_many(chunk).await {
             pushed?;
         }

@@ -42,13 +42,13 @@ pub async fn run(target: &Target, plan: &Plan, results: &mut Results) -> Result<
     let all = node.claim(sessions).await?;
     let mut sample = footprint(target, &prefix, &node).await?;
     let extra = f64::from(sessions.saturating_sub(1)).max(1.0);
-    let mut put = |name: &str, value: f64| sample.insert(name.to_owned(), value);
-    // The tasks of the claims have ended, what they asked is answered, and Redis has shrunk the buffers of the claims.
+    // The tasks of the claims end, and the server gives back the buffers that so many claims at once needed.
     tokio::time::sleep((plan.idle / 10).min(Duration::from_secs(3))).await;
+    let settled = node.report().await?;
+    let mut put = |name: &str, value: f64| sample.insert(name.to_owned(), value);
     if let (Some(from), Some(to)) = (memory, target.memory().await) {
         put("redis_bytes_per_session", (to as f64 - from as f64) / extra);
     }
-    let settled = node.report().await?;
     if let (Some(from), Some(to)) = (one.resident, settled.resident) {
         put("process_bytes_per_session", (to as f64 - from as f64) / extra);
         put("process_mib", to as f64 / f64::from(1 << 20));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Results;
 use super::args::Plan;
-use super::drain::preload;
+use super::drain::{Ids, preload};
 use super::ledger::PATIENCE;
 use super::measures::Measures;
 use super::node::Node;
@@ -62,10 +62,10 @@ async fn courier(target: &Target, plan: &Plan, sessions: u32) -> Result<Measures
     // One each, then 63 more of each: the first one pays for the queue and its place in the index.
     let stage = Stage::unclaimed(target, "memory", sessions, Duration::ZERO).await?;
     let before = target.memory().await;
-    preload(&stage, sessions, plan.body).await?;
+    preload(&stage, sessions, plan.body, Ids::Ours).await?;
     let first = target.memory().await;
     put("redis_bytes_of_first_pending", per(before, first, sessions));
-    preload(&stage, messages - sessions, plan.body).await?;
+    preload(&stage, messages - sessions, plan.body, Ids::Ours).await?;
     put("redis_bytes_per_pending", per(before, target.memory().await, messages));
 
     let prefix = format!("{}:memory", target.root);
@@ -88,11 +88,15 @@ async fn courier(target: &Target, plan: &Plan, sessions: u32) -> Result<Measures
     drop(stage);
     target.clean(&prefix).await?;
 
-    let stage = Stage::unclaimed(target, "memory-window", sessions, Duration::from_secs(60)).await?;
-    let before = target.memory().await;
-    preload(&stage, messages, plan.body).await?;
-    put("redis_bytes_per_pending_with_window", per(before, target.memory().await, messages));
-    target.clean(&format!("{}:memory-window", target.root)).await?;
+    for (name, ids) in [("our", Ids::Ours), ("callers", Ids::Callers)] {
+        let stage_name = format!("memory-{name}");
+        let stage = Stage::unclaimed(target, &stage_name, sessions, Duration::from_secs(60)).await?;
+        let before = target.memory().await;
+        preload(&stage, messages, plan.body, ids).await?;
+        let bytes = per(before, target.memory().await, messages);
+        put(&format!("redis_bytes_per_pending_with_window_and_{name}_ids"), bytes);
+        target.clean(&format!("{}:{stage_name}", target.root)).await?;
+    }
     Ok(measures)
 }
 

@@ -130,7 +130,17 @@ fn finish(args: &Bench, results: &Results) -> Result<u8, Failure> {
     Ok(judged.iter().filter(|j| j.is_short()).count() as u8)
 }
 
+/// What a reader must know to judge the figures. A load average beyond the cores means that they are of no use.
+fn machine(plan: &Plan, load: Option<f64>) -> Row {
+    let mut values = measures::Measures::new();
+    values.insert("cores".to_owned(), process::cores() as f64);
+    values.insert("seconds_of_load".to_owned(), plan.load.as_secs_f64());
+    values.extend(load.map(|load| ("load_average_before".to_owned(), load)));
+    Row::new("machine", "host").filled(&[values])
+}
+
 async fn measure(target: &Target, plan: &Plan, results: &mut Results) -> Result<(), Failure> {
+    results.add(machine(plan, process::load_average()))?;
     if plan.has(Scenario::Latency) || plan.has(Scenario::Throughput) {
         let mut stages = Vec::new();
         for &sessions in &plan.sessions {

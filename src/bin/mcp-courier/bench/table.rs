@@ -72,6 +72,7 @@ pub fn lines(row: &Row) -> Vec<String> {
 /// To about four digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
+        v if v < 1000.0 && v.fract() == 0.0 => format!("{value:.0}"),
         v if v >= 1000.0 => grouped(value),
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         let shown = [0.0, 1.234, 12.34, 123.4, 1234.0, 1_234_567.0].map(number);
-        assert_eq!(shown, ["0.00", "1.23", "12.3", "123", "1,234", "1,234,567"]);
+        assert_eq!(shown, ["0", "1.23", "12.3", "123", "1,234", "1,234,567"]);
     }
 
     #[test]
