@@ -183,6 +183,7 @@ struct Many<'a> {
     user: &'a str,
     hosts: &'a str,
     path: &'a str,
+    #[cfg_attr(not(feature = "sentinel"), allow(dead_code))]
     options: Vec<(String, String)>,
 }
 

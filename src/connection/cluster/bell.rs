@@ -281,9 +281,8 @@ impl Inner {
             nodes.spawn(self.clone().listen(place, partitions));
         }
         while let Some(done) = nodes.join_next().await {
-            match done {
-                Ok(Err(e)) => failed = Some(e),
-                Ok(Ok(())) | Err(_) => {}
+            if let Ok(Err(e)) = done {
+                failed = Some(e);
             }
         }
         let mut table = self.lock();
