@@ -55,6 +55,8 @@ mod prepared;
 mod push;
 mod record;
 mod registry;
+#[cfg(feature = "rmcp")]
+pub mod rmcp;
 mod script;
 mod server_info;
 mod stats;

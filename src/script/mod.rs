@@ -8,7 +8,10 @@ mod claim;
 #[cfg(test)]
 mod contract;
 mod dead;
+mod events;
 mod heartbeat;
+mod mail;
+mod mcp_sessions;
 mod pop;
 mod push;
 mod release;
@@ -21,7 +24,15 @@ mod sweep;
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
+#[cfg(feature = "rmcp")]
+pub(crate) use events::{Append, Page, event_append, event_close, event_open, event_read};
 pub(crate) use heartbeat::heartbeat;
+#[cfg(feature = "rmcp")]
+pub(crate) use mail::{Mailed, mail_send, mail_take};
+#[cfg(feature = "rmcp")]
+pub(crate) use mcp_sessions::{
+    Party, Standing, Watched, session_drop, session_load, session_save, session_watch,
+};
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push, push_many};
 pub(crate) use release::{leave, release};
@@ -41,7 +52,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 16] {
+pub(crate) fn all() -> [&'static Script; 26] {
     [
         &push::PUSH,
         &pop::POP,
@@ -59,5 +70,15 @@ pub(crate) fn all() -> [&'static Script; 16] {
         &dead::DEAD_LIST,
         &dead::DEAD_REQUEUE,
         &dead::DEAD_PURGE,
+        &mcp_sessions::SESSION_SAVE,
+        &mcp_sessions::SESSION_LOAD,
+        &mcp_sessions::SESSION_DROP,
+        &mcp_sessions::SESSION_WATCH,
+        &events::EVENT_APPEND,
+        &events::EVENT_OPEN,
+        &events::EVENT_READ,
+        &events::EVENT_CLOSE,
+        &mail::MAIL_SEND,
+        &mail::MAIL_TAKE,
     ]
 }

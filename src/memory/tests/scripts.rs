@@ -16,6 +16,8 @@ const NODES: [&str; 3] = ["na", "nb", "nc"];
 /// The last two have a foreign type in the way, one at its records, one at its dead letters.
 const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", "foreign-dead"];
 const INBOX: &str = "ib:";
+/// Times to live that outlast the test, which the servers' own clocks count.
+const LIVES: [&str; 2] = ["1000000", "9000000"];
 
 /// What a script reads of the servers' clocks, and from where it reads it here.
 const CLOCK: [(&str, &str); 2] = [
@@ -31,6 +33,10 @@ struct Model {
     found: Vec<(Vec<u8>, Vec<u8>)>,
     cursor: Vec<u8>,
     pushed: usize,
+    /// Of the newest event.
+    number: u64,
+    /// The newest one that was taken.
+    letter: Option<Vec<u8>>,
 }
 
 struct Call<'a> {
@@ -207,7 +213,102 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            "session_save" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("ms:{sid}")]);
+                let state = self.bytes();
+                self.args.push(state);
+                let ttl = self.one(&LIVES);
+                self.args(&[ttl]);
+            }
+            "session_load" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("ms:{sid}")]);
+                let ttl = self.one(&LIVES);
+                self.args(&[ttl]);
+            }
+            "session_drop" => {
+                let sid = self.one(&SIDS);
+                self.keys(&["s", &format!("ms:{sid}")]);
+                self.log(true);
+                self.args(&[sid, INBOX, "PUBLISH"]);
+            }
+            "session_watch" => {
+                self.keys(&["s", "n"]);
+                let (session_ttl, event_ttl) = (self.one(&LIVES), self.one(&LIVES));
+                self.args(&[session_ttl, event_ttl]);
+                for _ in 0..self.count() {
+                    let sid = self.one(&SIDS);
+                    self.keys(&[&format!("ms:{sid}")]);
+                    self.log(true);
+                    let token = self.one(&["", "na.1:1", "nb.1:2"]);
+                    self.args(&[sid, token]);
+                }
+            }
+            "event_append" => {
+                let log = self.log(true);
+                self.args(&[log]);
+                let event = self.bytes();
+                self.args.push(event);
+                let (nonce, writer) = (self.rng.u8(..10).to_string(), self.one(&["na.1", "nb.1"]));
+                let (ttl, most) = (self.one(&LIVES), self.one(&["1", "5", "1000"]));
+                let (bytes, handoff) = (self.one(&["1", "500", "100000"]), self.one(&["0", "16384"]));
+                self.args(&[&nonce, writer, ttl, most, bytes, INBOX, "PUBLISH", handoff]);
+            }
+            "event_open" => {
+                self.log(false);
+                let (token, must) = (self.one(&["na.1:1", "nb.1:2"]), self.one(&["0", "1"]));
+                let ttl = self.one(&LIVES);
+                self.args(&[token, must, ttl]);
+            }
+            "event_read" => {
+                self.log(true);
+                let (token, after) = (self.one(&["na.1:1", "nb.1:2"]), self.number());
+                let (limit, bytes) = (self.one(&["1", "9", "64"]), self.one(&["1", "300", "100000"]));
+                self.args(&[token, &after, limit, bytes]);
+            }
+            "event_close" => {
+                self.log(false);
+                let (token, after) = (self.one(&["na.1:1", "nb.1:2"]), self.number());
+                self.args(&[token, &after]);
+            }
+            "mail_send" => {
+                let node = self.one(&NODES);
+                self.keys(&[&format!("mi:{node}.1"), "n"]);
+                self.args(&[node]);
+                let letter = self.bytes();
+                self.args.push(letter);
+                let (ttl, limit) = (self.one(&LIVES), self.one(&["1", "100"]));
+                self.args(&[ttl, limit, INBOX, "PUBLISH"]);
+            }
+            "mail_take" => {
+                let node = self.one(&NODES);
+                self.keys(&[&format!("mi:{node}.1")]);
+                let limit = self.one(&["1", "64"]);
+                self.args(&[limit]);
+                if let Some(letter) = self.model.letter.clone() {
+                    self.args.push(letter);
+                }
+            }
             other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+
+    /// The keys of an event log: with its events, or its facts alone.
+    fn log(&mut self, whole: bool) -> &'static str {
+        let log = self.one(&["l0", "l1"]);
+        if whole {
+            self.keys(&[&format!("me:{log}")]);
+        }
+        self.keys(&[&format!("mf:{log}")]);
+        log
+    }
+
+    /// The number of an event, or of none.
+    fn number(&mut self) -> String {
+        match self.model.number {
+            0 => "0".to_owned(),
+            number => number.saturating_sub(self.rng.u64(..6)).to_string(),
         }
     }
 
@@ -286,6 +387,10 @@ impl Model {
         let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
         match (script, reply) {
             ("push", _) => self.pushed += 1,
+            ("mail_take", Wire::Group(_, parts)) => {
+                self.letter = parts.get(1).map(|letter| letter.bytes().to_vec());
+            }
+            ("event_append", Wire::Group(_, parts)) => self.number = parts[1].int().unsigned_abs(),
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
                     match answer.items() {
@@ -449,6 +554,17 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "dead_requeue requeued",
         "dead_requeue full",
         "dead_list -WRONGTYPE",
+        "session_load state",
+        "session_load unknown",
+        "session_drop dropped",
+        "event_append known",
+        "event_open unknown",
+        "event_read events",
+        "event_read shadow",
+        "event_close closed",
+        "mail_send sent",
+        "mail_send gone",
+        "mail_send full",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }

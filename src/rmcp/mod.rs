@@ -1,0 +1,22 @@
+//! For servers that are built with `rmcp`, the official Rust SDK of MCP.
+//!
+//! - [`PeerSink`] is rmcp's peer as a [`NotificationSink`](crate::NotificationSink).
+//! - [`Sessions`] makes what a server on Streamable HTTP needs to run in several replicas: a session manager, a session
+//!   store and an event store in Redis.
+//! - [`SessionLink`] serves the session of a handler: one line in `on_initialized`.
+
+mod events;
+mod hub;
+mod limits;
+mod mail;
+mod manager;
+mod sessions;
+mod sink;
+mod store;
+mod tail;
+mod watch;
+mod wire;
+
+pub use manager::{Manager, ManagerError};
+pub use sessions::{SessionLink, Sessions, SessionsBuilder, session_id};
+pub use sink::PeerSink;
