@@ -21,6 +21,8 @@ mod inputs;
 mod kills;
 mod leftovers;
 mod lua;
+#[cfg(feature = "rmcp")]
+mod mcp;
 mod observability;
 mod ownership;
 mod protocol;
