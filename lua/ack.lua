@@ -3,7 +3,7 @@
 -- Every session is judged alone. A receipt that is no longer at the head is passed over: a repeated ack removes
 -- nothing twice. Begins with a removal or a read, so it drains a full server.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/owner.lua, lib/next.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3..] q dead           LIST    for each session: its records, its dead letters
@@ -13,16 +13,16 @@
 -- ARGV[4]   dead_ttl_ms      life of a dead letter list
 -- ARGV[5]   order            fifo | tail
 -- ARGV[6]   budget           about how many bytes of records the whole reply may carry
--- ARGV[7..] sid epoch want k receipt*k  for each session: encoded id, epoch, most records, and the receipts
---                            `<enqueued_ms>:<id>` of what was delivered, in order
--- Replies   one array a session, in order:
+-- ARGV[7..] sid epoch want k receipt*k  for each session: encoded id, epoch, most records, and the receipts of what
+--                            was delivered, in order: each record's beginning up to the end of its id
+-- Replies   one answer a session, in order:
+--           acked  (an integer) every receipt was removed, so many; nothing is pending
 --           {"ok", wait_ms, acked, expired, buried, record...}  no record and wait_ms 0: nothing is pending
 --           {"more", 0, acked, expired, buried}                 the reply is full: ask again with pop
 --           {"fenced"} another node owns it; {"lost"} nobody owns it; {"error", text} foreign key in the way
 -- Errors    none of its own
 -- Cost      O(1) a receipt and a record
-local s, w = KEYS[1], KEYS[2]
-local node = ARGV[1]
+local s, w, node = KEYS[1], KEYS[2], ARGV[1]
 local o = {
   max_attempts = tonumber(ARGV[2]), dead_cap = tonumber(ARGV[3]), dead_ttl_ms = ARGV[4],
   order = ARGV[5], budget = tonumber(ARGV[6]),
@@ -40,11 +40,10 @@ local function remove_delivered(q, first, last)
     if #chunk == 0 then return acked, expired, true end
     local gone = 0
     for _, r in ipairs(chunk) do
-      local f = record_parse(r)
       local skip = a
-      local receipt = f and record_receipt(f)
-      while f and skip <= last and ARGV[skip] ~= receipt do skip = skip + 1 end
-      if f and skip <= last then
+      while skip <= last and not has_receipt(r, ARGV[skip]) do skip = skip + 1 end
+      local f = skip > last and record_parse(r)
+      if skip <= last then
         a, gone, acked = skip + 1, gone + 1, acked + 1
       elseif f and f.expires_ms <= now then
         gone, expired = gone + 1, expired + 1
@@ -65,6 +64,7 @@ local function ack_one(q, dead, sid, epoch, want, first, last)
   local acked, expired, empty = remove_delivered(q, first, last)
   if empty then
     redis.call('ZREM', w, sid)
+    if expired == 0 and acked == last - first + 1 then return acked end
     return { 'ok', 0, acked, expired, 0 }
   end
   return next_reply(q, dead, w, sid, now, o, want, acked, expired)

@@ -2,7 +2,7 @@
 --
 -- A letter in a format not understood stays where it is.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/dead_entry.lua, lib/enqueue.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/dead_entry.lua, lib/first.lua, lib/enqueue.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3]   q                LIST    the session's records
@@ -39,9 +39,9 @@ while count < limit do
     -- As if queued now: an owner that died while it lay here was never given it.
     f.enqueued_ms = now
     local expires = now + ttl_ms
-    local n, failed = enqueue(q, s, w, sid, record_restate(record, f, expires, 0, 0, '', ''), expires, now,
+    local n = enqueue(q, s, w, sid, record_restate(record, f, expires, 0, 0, '', ''), expires, now,
       look_again_ms, inboxes, publish, handoff_bytes)
-    if n == 0 then return failed end
+    if type(n) == 'table' then return n end
     redis.call('LREM', dead, 1, entry)
     pending, count = n, count + 1
   else

@@ -3,7 +3,7 @@
 -- The head keeps its place with a not-before (order fifo), or goes to the back of the list (order tail). The
 -- attempt is passed as a number, not added, so that a repeated call counts once. The owner keeps its claim.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/small_writes.lua, lib/bury.lua, lib/owner.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/small_writes.lua, lib/bury.lua, lib/owner.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3]   q                LIST    the session's records
@@ -11,7 +11,7 @@
 -- ARGV[1]   node             this process
 -- ARGV[2]   epoch            epoch of our claim
 -- ARGV[3]   sid              encoded session id
--- ARGV[4]   receipt          `<enqueued_ms>:<id>` of the head that failed
+-- ARGV[4]   receipt          of the head that failed: its beginning up to the end of its id
 -- ARGV[5]   attempt          number of the attempt that failed, from 1
 -- ARGV[6]   max_attempts     at this attempt the message is buried; 0: bury it now, it was rejected
 -- ARGV[7]   delay_ms         not before now + delay_ms
@@ -36,7 +36,7 @@ local owner = ownership(s, sid, node .. ':' .. epoch)
 if owner ~= 'held' then return { owner } end
 local r = redis.call('LINDEX', q, 0)
 local f = r and record_parse(r)
-if not f or record_receipt(f) ~= receipt then return { 'unknown' } end
+if not f or not has_receipt(r, receipt) then return { 'unknown' } end
 redis.call('LLEN', dead)   -- a foreign key here must stop us before the first write
 
 local now = now_ms()

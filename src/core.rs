@@ -1,6 +1,6 @@
 //! What every part of a courier shares.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,8 @@ pub(crate) struct Core {
     pub(crate) node: String,
     pub(crate) counters: std::sync::Arc<Counters>,
     pub(crate) clock: Clock,
+    /// Messages pushed under ids made here, so far.
+    pub(crate) made_ids: AtomicU64,
     /// Ends every background task.
     pub(crate) stop: CancellationToken,
 }
@@ -51,7 +53,6 @@ impl Clock {
 
 impl Core {
     /// The keys of the partition that an id (a session, a task, a question) belongs to.
-    #[allow(dead_code)]
     pub(crate) fn keys_of(&self, _id: &str) -> &Keys {
         &self.keys
     }

@@ -1,6 +1,7 @@
 //! The handle that programs hold.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +14,7 @@ use crate::engine::{Drained, Engine};
 use crate::keys::Keys;
 use crate::metrics::{Counters, Metrics, add};
 use crate::prepared::Prepared;
+use crate::relay::Hub;
 use crate::script;
 use crate::server_info;
 use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, SubscriberRegistry};
@@ -26,6 +28,7 @@ use crate::{Builder, Error, Notification, Push, Pushed, Result, SessionId, Subsc
 pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) hub: Arc<Hub>,
     _guard: Arc<DropGuard>,
 }
 
@@ -71,12 +74,14 @@ impl Courier {
             node: uuid::Uuid::new_v4().simple().to_string(),
             counters,
             clock: Clock::new(),
+            made_ids: AtomicU64::new(0),
             stop,
         });
         // A missing right shows here, by name, and not at the first message.
         script::overview(&core.cmd, &core.keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
-        Ok(Self { engine: Engine::new(core.clone()), core, _guard: Arc::new(guard) })
+        let engine = Engine::new(core.clone());
+        Ok(Self { hub: Hub::new(core.clone(), &engine), engine, core, _guard: Arc::new(guard) })
     }
 
     /// Queues a notification for a session, with the default time to live.
@@ -113,7 +118,7 @@ impl Courier {
         let core = &self.core;
         let prepared = Prepared::check(core, push)?;
         let push = || script::push(&core.cmd, &core.keys, prepared.args(core));
-        let reply = self.repeat("push", push, prepared.dedupe_ms > 0).await?;
+        let reply = self.repeat("push", push, prepared.is_idempotent()).await?;
         prepared.settle(core, reply)
     }
 
@@ -134,7 +139,7 @@ impl Courier {
         let core = &self.core;
         let checked: Vec<_> = pushes.into_iter().map(|push| Prepared::check(core, push)).collect();
         let good: Vec<&Prepared> = checked.iter().filter_map(|one| one.as_ref().ok()).collect();
-        let idempotent = good.iter().all(|p| p.dedupe_ms > 0);
+        let idempotent = good.iter().all(|p| p.is_idempotent());
         let push = || script::push_many(&core.cmd, &core.keys, good.iter().map(|p| p.args(core)).collect());
         let replies = match self.repeat("push", push, idempotent).await {
             Ok(replies) => replies,

@@ -9,7 +9,7 @@ use std::task::Poll;
 use bytes::Bytes;
 
 use crate::record::Record;
-use crate::{Error, MessageId, Notification, Result, SessionId};
+use crate::{Ended, Error, MessageId, Notification, Result, SessionId};
 
 /// One message on its way to the client.
 #[derive(Clone, Debug)]
@@ -134,6 +134,26 @@ pub trait NotificationSink: Send + Sync + 'static {
     fn is_closed(&self) -> bool {
         false
     }
+
+    /// The session is this process's from now on. Called again, with a higher epoch, when the stored owner was lost and
+    /// the session claimed once more. Must not block.
+    ///
+    /// A sink around another sink passes this and [`NotificationSink::ended`] on.
+    fn claimed(&self, _claim: &Claim) {}
+
+    /// The subscription is over. Called once, with the newest claim; its epoch is 0 when there never was one. Must not
+    /// block.
+    fn ended(&self, _claim: &Claim, _why: Ended) {}
+}
+
+/// This process's ownership of a session, as a sink hears of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The session.
+    pub session: SessionId,
+    /// Grows with each claim of the session, whoever claims.
+    pub epoch: u64,
 }
 
 impl<F, Fut> NotificationSink for F
@@ -154,6 +174,14 @@ impl<S: NotificationSink> NotificationSink for Arc<S> {
     fn is_closed(&self) -> bool {
         (**self).is_closed()
     }
+
+    fn claimed(&self, claim: &Claim) {
+        (**self).claimed(claim);
+    }
+
+    fn ended(&self, claim: &Claim, why: Ended) {
+        (**self).ended(claim, why);
+    }
 }
 
 type BoxedDelivery<'a> = Pin<Box<dyn Future<Output = Result<(), SinkError>> + Send + 'a>>;
@@ -162,6 +190,8 @@ type BoxedDelivery<'a> = Pin<Box<dyn Future<Output = Result<(), SinkError>> + Se
 pub(crate) trait AnySink: Send + Sync {
     fn deliver_boxed(&self, delivery: Delivery) -> BoxedDelivery<'_>;
     fn is_closed_any(&self) -> bool;
+    fn claimed_any(&self, claim: &Claim);
+    fn ended_any(&self, claim: &Claim, why: Ended);
 }
 
 impl<S: NotificationSink> AnySink for S {
@@ -171,6 +201,14 @@ impl<S: NotificationSink> AnySink for S {
 
     fn is_closed_any(&self) -> bool {
         self.is_closed()
+    }
+
+    fn claimed_any(&self, claim: &Claim) {
+        self.claimed(claim);
+    }
+
+    fn ended_any(&self, claim: &Claim, why: Ended) {
+        self.ended(claim, why);
     }
 }
 
@@ -190,6 +228,13 @@ pub(crate) async fn without_panic(sink: &dyn AnySink, delivery: Delivery) -> Res
 /// A sink that panics when asked is taken for closed.
 pub(crate) fn is_closed(sink: &dyn AnySink) -> bool {
     std::panic::catch_unwind(AssertUnwindSafe(|| sink.is_closed_any())).unwrap_or(true)
+}
+
+/// Tells a sink something; its panic is its own affair.
+pub(crate) fn tell(sink: &dyn AnySink, what: impl FnOnce(&dyn AnySink)) {
+    if std::panic::catch_unwind(AssertUnwindSafe(|| what(sink))).is_err() {
+        tracing::warn!("a sink panicked when it was told of its session");
+    }
 }
 
 fn panicked() -> SinkError {

@@ -1,4 +1,4 @@
-//! Names that come from outside: sessions and messages.
+//! Names that come from outside: sessions, messages, questions.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -8,6 +8,8 @@ use crate::{Error, Result};
 pub const MAX_SESSION_ID_BYTES: usize = 1024;
 /// Most bytes of a message id.
 pub const MAX_MESSAGE_ID_BYTES: usize = 256;
+/// Most bytes of a question's id.
+pub const MAX_REQUEST_ID_BYTES: usize = 200;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr) => {
@@ -88,6 +90,19 @@ id!(
     "message id",
     MAX_MESSAGE_ID_BYTES
 );
+id!(
+    /// Names a question within its session. 1 to 200 bytes of UTF-8. A question without one gets a UUID (version 4).
+    RequestId,
+    "request id",
+    MAX_REQUEST_ID_BYTES
+);
+
+impl RequestId {
+    /// Not to be guessed.
+    pub(crate) fn generate() -> Self {
+        Self(uuid::Uuid::new_v4().to_string().into())
+    }
+}
 
 impl MessageId {
     pub(crate) fn generate() -> Self {

@@ -5,7 +5,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use crate::{Error, MessageId, Result, SessionId};
+use crate::{Error, MessageId, RequestId, Result, SessionId};
 
 /// Everything but unreserved characters (RFC 3986) is encoded: braces, colons, spaces, globs, `%` itself.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -38,6 +38,24 @@ impl Sid {
 impl std::borrow::Borrow<str> for Sid {
     fn borrow(&self) -> &str {
         &self.0
+    }
+}
+
+/// A question: its session and its id, both as they stand in keys and scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Spot {
+    pub(crate) sid: Sid,
+    pub(crate) rid: std::sync::Arc<str>,
+}
+
+impl Spot {
+    pub(crate) fn of(session: &SessionId, id: &RequestId) -> Self {
+        Self { sid: Sid::of(session), rid: encode(id.as_str()).into() }
+    }
+
+    /// As a script or a signal names it.
+    pub(crate) fn encoded(sid: &str, rid: &str) -> Self {
+        Self { sid: Sid::encoded(sid), rid: rid.into() }
     }
 }
 
@@ -112,6 +130,21 @@ impl Keys {
         format!("{}mi:{receiver}", self.base)
     }
 
+    /// One question.
+    pub(crate) fn question(&self, spot: &Spot) -> String {
+        format!("{}e:{}:{}", self.base, spot.sid.0, spot.rid)
+    }
+
+    /// A session's open questions.
+    pub(crate) fn questions(&self, sid: &Sid) -> String {
+        format!("{}eo:{}", self.base, sid.0)
+    }
+
+    /// Marks of the ids that one producer made, a bit each.
+    pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
+        format!("{}b:{node}:{block}", self.base)
+    }
+
     pub(crate) fn inbox(&self, node: &str) -> String {
         format!("{}{node}", self.inboxes)
     }
@@ -156,5 +189,16 @@ mod tests {
             keys.dedupe(&Sid::of(&SessionId::new(s).expect("valid")), &MessageId::new(m).expect("valid"))
         };
         assert_ne!(of("a", "b:c"), of("a:b", "c"));
+    }
+
+    #[test]
+    fn a_question_cannot_move_into_another_session() {
+        let keys = Keys::new("courier", 0);
+        let of = |s: &str, r: &str| {
+            let spot = Spot::of(&SessionId::new(s).expect("valid"), &RequestId::new(r).expect("valid"));
+            assert!(!spot.rid.contains(' '));
+            keys.question(&spot)
+        };
+        assert_ne!(of("a", "b:c d"), of("a:b", "c d"));
     }
 }

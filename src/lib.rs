@@ -7,6 +7,7 @@
 //!   ([`Courier::subscriber_loop`]).
 //! - [`SubscriberRegistry`] serves many sessions in the background, over the same two connections.
 //! - [`NotificationSink`] is what you implement: how a message reaches your client.
+//! - [`relay`] asks a session's client: questions from any worker, answered in the process that serves the session.
 //! - [`Error`] says what went wrong, and whether repeating helps.
 //! - [`DeadLetters`] keep what could not be delivered; [`Courier::stats`] and [`Courier::overview`] show the queues.
 //!
@@ -55,6 +56,7 @@ mod prepared;
 mod push;
 mod record;
 mod registry;
+pub mod relay;
 #[cfg(feature = "rmcp")]
 pub mod rmcp;
 mod script;
@@ -69,10 +71,12 @@ pub use crate::config::RetryOrder;
 pub use crate::connection::{Credentials, Tls};
 pub use crate::courier::Courier;
 pub use crate::dead_letters::{DeadLetter, DeadLetters};
-pub use crate::delivery::{Delivery, NotificationSink, SinkError};
+pub use crate::delivery::{Claim, Delivery, NotificationSink, SinkError};
 pub use crate::engine::{Drained, Ended};
 pub use crate::error::{Error, Result};
-pub use crate::ids::{MAX_MESSAGE_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, SessionId};
+pub use crate::ids::{
+    MAX_MESSAGE_ID_BYTES, MAX_REQUEST_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, RequestId, SessionId,
+};
 pub use crate::metrics::Metrics;
 pub use crate::notification::Notification;
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};

@@ -65,6 +65,12 @@ counters! {
     heartbeats,
     /// Times the stored owners were found lost and claimed again.
     state_lost,
+    /// Questions asked.
+    asked,
+    /// Answers that counted.
+    answered,
+    /// Answers that did not count: a second one, a late one, one of another scope, or to nothing.
+    answers_refused,
     /// Script calls without an answer in time.
     timeouts,
     /// Connections opened again.

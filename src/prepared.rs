@@ -1,5 +1,7 @@
 //! A push, checked: what the script gets, and what its answer means.
 
+use std::sync::atomic::Ordering;
+
 use crate::config;
 use crate::core::Core;
 use crate::keys::Sid;
@@ -11,6 +13,17 @@ use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result};
 const MAX_COALESCE_BYTES: usize = 256;
 /// Most bytes of a trace context.
 const MAX_TRACE_BYTES: usize = 512;
+/// Ids made here whose marks share a key: a kilobyte of bits.
+const BLOCK_BITS: u64 = 8192;
+
+/// Where it is marked that an id was pushed.
+#[derive(Clone, Copy)]
+enum Mark {
+    /// An id of the caller's, which anybody may repeat: a key of its own.
+    Own,
+    /// An id made here, which only we repeat: a bit among this producer's.
+    Bit { block: u64, bit: u64 },
+}
 
 /// Everything but the sending. Its id was chosen before the first try, so that a repetition is the same message.
 pub(crate) struct Prepared {
@@ -18,7 +31,8 @@ pub(crate) struct Prepared {
     sid: Sid,
     id: MessageId,
     ttl_ms: u64,
-    pub(crate) dedupe_ms: u64,
+    dedupe_ms: u64,
+    mark: Mark,
     max_pending: u64,
     on_full: OnFull,
 }
@@ -46,7 +60,15 @@ impl Prepared {
         if max_pending == 0 {
             return Err(Error::invalid("max pending", "is zero; nothing could ever be queued"));
         }
+        let mark = match push.id {
+            Some(_) => Mark::Own,
+            None => {
+                let number = core.made_ids.fetch_add(1, Ordering::Relaxed);
+                Mark::Bit { block: number / BLOCK_BITS, bit: number % BLOCK_BITS }
+            }
+        };
         Ok(Self {
+            mark,
             ttl_ms: config::millis("ttl", push.ttl.unwrap_or(config.ttl))?,
             id: push.id.clone().unwrap_or_else(MessageId::generate),
             sid: Sid::of(&push.session),
@@ -57,8 +79,19 @@ impl Prepared {
         })
     }
 
+    /// Whether pushing it twice queues it once.
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.dedupe_ms > 0
+    }
+
     pub(crate) fn args<'a>(&'a self, core: &Core) -> PushArgs<'a> {
+        let (mark, bit) = match self.mark {
+            Mark::Own => (core.keys.dedupe(&self.sid, &self.id), None),
+            Mark::Bit { block, bit } => (core.keys.dedupe_block(&core.node, block), Some(bit)),
+        };
         PushArgs {
+            mark,
+            bit,
             sid: &self.sid,
             id: &self.id,
             body: &self.push.body,

@@ -11,7 +11,7 @@ const MAX_HEAD: usize = 160;
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) id: MessageId,
-    /// `<enqueued_ms>:<id>`, both as they stand in the record: what an ack must repeat.
+    /// The record up to the end of its id: what an ack must repeat.
     pub(crate) receipt: Bytes,
     pub(crate) enqueued_ms: u64,
     pub(crate) expires_ms: u64,
@@ -52,11 +52,12 @@ impl Record {
         };
         let [id, coalesce, trace, first, last] = lengths;
         let raw_id = take(id)?;
+        let after_id = head + 1 + raw_id.len();
         let (coalesce, trace) = (take(coalesce)?, take(trace)?);
         let (first_error, last_error) = (take(first)?, take(last)?);
         Some(Self {
             id: MessageId::stored(&raw_id),
-            receipt: [line.split(' ').nth(1)?.as_bytes(), b":", &raw_id].concat().into(),
+            receipt: bytes.slice(..after_id),
             enqueued_ms,
             expires_ms,
             attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn a_record_is_taken_apart_by_its_counts_alone() {
         let r = parse(b"1 10 20 2 0 3 1 2 4 5\na\nbKTTonce twicebo\ndy").expect("format 1");
-        assert_eq!((r.id.as_str(), &r.receipt[..]), ("a\nb", &b"10:a\nb"[..]));
+        assert_eq!((r.id.as_str(), &r.receipt[..]), ("a\nb", &b"1 10 20 2 0 3 1 2 4 5\na\nb"[..]));
         assert_eq!((&r.coalesce[..], &r.trace[..]), (&b"K"[..], &b"TT"[..]));
         assert_eq!((&r.first_error[..], &r.last_error[..]), (&b"once"[..], &b" twic"[..]));
         assert_eq!(&r.body[..], b"ebo\ndy");

@@ -16,12 +16,6 @@ local function record_parse(r)
   }
 end
 
--- What a delivery is acked by: `<enqueued_ms>:<id>`, both as they stand in the record. A producer may use an id again,
--- and a repeated ack must not take the next message for the one before it.
-local function record_receipt(f)
-  return f.enqueued .. ':' .. f.id
-end
-
 local function record_build(enqueued, expires, attempts, not_before, id, coalesce, trace, first, last, body)
   return table.concat({
     '1 ', string.format('%.0f %.0f %d %.0f %d %d %d %d %d\n', enqueued, expires, attempts, not_before,

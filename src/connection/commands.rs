@@ -54,15 +54,20 @@ impl Commands {
         }
     }
 
-    /// Runs calls of one script in one round trip, in order; one answer each.
+    /// Runs calls in one round trip, in order; one answer each.
     ///
-    /// The first goes by EVAL, which makes the script known to the server, and the others by EVALSHA behind it.
+    /// The first of each script goes by EVAL, which makes it known to the server, and the others by EVALSHA behind it.
     pub(crate) async fn run_many(&self, calls: &[Invocation]) -> Result<Vec<Result<Value>>> {
         let Some(op) = calls.first().map(|call| call.script.name) else { return Ok(Vec::new()) };
         let mut pipeline = redis::Pipeline::with_capacity(calls.len());
         pipeline.ignore_errors();
-        for (n, call) in calls.iter().enumerate() {
-            pipeline.add_command(call.command(n == 0));
+        let mut known: Vec<&str> = Vec::new();
+        for call in calls {
+            let with_text = !known.contains(&call.script.name);
+            if with_text {
+                known.push(call.script.name);
+            }
+            pipeline.add_command(call.command(with_text));
         }
         let deadline = Instant::now() + self.call_timeout;
         let (generation, mut connection) = self.link.ready(op, deadline).await?;

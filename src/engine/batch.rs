@@ -15,7 +15,7 @@ type Replies<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R>>>> + Send>>;
 type Waiting<Q, R> = (Q, oneshot::Sender<Result<R>>);
 
 /// Collects requests of one kind. Clones share it.
-pub(super) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
+pub(crate) struct Batcher<Q, R>(Arc<Shared<Q, R>>);
 
 struct Shared<Q, R> {
     op: &'static str,
@@ -32,7 +32,7 @@ struct Queue<Q, R> {
 
 impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
     /// At most `most` requests a call and `calls` calls at a time. `run` answers each request, in order.
-    pub(super) fn new(
+    pub(crate) fn new(
         op: &'static str,
         most: usize,
         calls: usize,
@@ -44,7 +44,7 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
 
     /// Answers when the batch that carried the request was answered. Dropping the future does not take the request
     /// back.
-    pub(super) async fn call(&self, request: Q) -> Result<R> {
+    pub(crate) async fn call(&self, request: Q) -> Result<R> {
         let (answer, answered) = oneshot::channel();
         let start = {
             let mut queue = self.0.lock();

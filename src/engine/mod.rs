@@ -8,7 +8,7 @@
 //! A runner is a task that lives as long as its session has something to do. The list in Redis is the truth: a lost
 //! doorbell, reply or process costs time, never a message.
 
-mod batch;
+pub(crate) mod batch;
 mod beat;
 mod calls;
 mod recent;
@@ -33,7 +33,6 @@ pub use self::sessions::Ended;
 use self::sessions::{Active, Sessions, Slot};
 pub use self::shutdown::Drained;
 use self::signals::Signals;
-#[allow(unused_imports)]
 pub(crate) use self::signals::{Listening, Signal};
 use crate::connection::Link;
 use crate::core::Core;
@@ -134,7 +133,7 @@ impl Engine {
         ended: Option<oneshot::Sender<Ended>>,
         unless_open: bool,
     ) -> Result<Option<Subscription>> {
-        let closed = || self.closing.load(Ordering::Acquire) || self.core.stop.is_cancelled();
+        let closed = || self.is_closing();
         if closed() {
             return Err(Error::Closed { op: "subscribe" });
         }
@@ -193,6 +192,16 @@ impl Engine {
                 first_claim: Some(first_claim),
             }));
         }
+    }
+
+    /// Cancelled when this process has stopped serving, at the latest with the courier.
+    pub(crate) fn stopped(&self) -> CancellationToken {
+        self.serving.clone()
+    }
+
+    /// It was told to shut down.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire) || self.core.stop.is_cancelled()
     }
 
     /// When a subscription is on its way out: its end.
@@ -260,7 +269,6 @@ impl Engine {
 
     /// Listens to a name in this process's inbox, from the next frame on. Opens the bell connection when it is the first
     /// to need it.
-    #[allow(dead_code)]
     pub(crate) async fn listen(
         self: &Arc<Self>,
         name: &str,

@@ -16,7 +16,7 @@ pub(super) struct Identities(RandomState, RandomState);
 
 impl Identities {
     pub(super) fn of(&self, r: &Record) -> u128 {
-        let named = &r.receipt[..];
+        let named = (r.enqueued_ms, &r.id);
         (u128::from(self.0.hash_one(named)) << 64) | u128::from(self.1.hash_one((named, &r.body[..])))
     }
 }

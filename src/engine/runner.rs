@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::Engine;
 use super::recent::Recent;
 use super::sessions::{Active, Ended};
-use crate::delivery::{AnySink, is_closed, without_panic};
+use crate::delivery::{AnySink, Claim, is_closed, tell, without_panic};
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
@@ -288,6 +288,10 @@ impl Runner {
                     slot.epoch = claimed.epoch;
                     std::mem::take(&mut slot.claimed)
                 });
+                if waiting.is_some() {
+                    let claim = Claim { session: self.session.clone(), epoch: claimed.epoch };
+                    tell(&*self.sink, |sink| sink.claimed_any(&claim));
+                }
                 for first in waiting.into_iter().flatten() {
                     let _ = first.send(());
                 }

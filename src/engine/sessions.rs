@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::SessionId;
-use crate::delivery::AnySink;
+use crate::delivery::{AnySink, Claim, tell};
 use crate::keys::Sid;
 
 /// Why a subscription ended.
@@ -103,6 +103,8 @@ impl Slot {
     }
 
     pub(super) fn tell_end(mut self, why: Ended) {
+        let claim = Claim { session: self.session, epoch: self.epoch };
+        tell(&*self.sink, |sink| sink.ended_any(&claim, why));
         if let Some(ended) = self.ended.take() {
             let _ = ended.send(why);
         }

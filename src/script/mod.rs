@@ -14,6 +14,7 @@ mod mail;
 mod mcp_sessions;
 mod pop;
 mod push;
+mod question;
 mod release;
 mod reply;
 mod requeue;
@@ -35,6 +36,10 @@ pub(crate) use mcp_sessions::{
 };
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push, push_many};
+pub(crate) use question::{
+    AnswerArgs, AnswerReply, AskArgs, AskReply, CloseArgs, Closed, Got, Stored, Waited, question_answer,
+    question_ask, question_close, question_get, question_list, question_wait,
+};
 pub(crate) use release::{leave, release};
 pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
@@ -52,9 +57,10 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 26] {
+pub(crate) fn all() -> [&'static Script; 33] {
     [
         &push::PUSH,
+        &push::COALESCE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,
@@ -80,5 +86,11 @@ pub(crate) fn all() -> [&'static Script; 26] {
         &events::EVENT_CLOSE,
         &mail::MAIL_SEND,
         &mail::MAIL_TAKE,
+        &question::ASK,
+        &question::WAIT,
+        &question::ANSWER,
+        &question::CLOSE,
+        &question::GET,
+        &question::LIST,
     ]
 }

@@ -26,7 +26,7 @@ pub(crate) struct PopItem {
 }
 
 /// What comes next for one session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Next {
     /// The reply was full: ask again.
     pub(crate) more: bool,
@@ -45,8 +45,10 @@ pub(crate) fn session_replies(script: &'static Script, value: redis::Value) -> R
     let mut all = Fields::of(script, value)?;
     let mut out = Vec::with_capacity(all.len());
     while all.len() > 0 {
-        let one = all.array()?;
-        out.push(session_reply(one));
+        out.push(match all.array_or_int()? {
+            Ok(one) => session_reply(one),
+            Err(acked) => Ok(Ok(Next { acked, ..Next::default() })),
+        });
     }
     Ok(out)
 }

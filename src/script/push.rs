@@ -1,25 +1,33 @@
-//! `lua/push.lua`.
+//! `lua/push.lua` and `lua/coalesce.lua`.
 
 use bytes::Bytes;
 
 use super::Invocation;
-use super::reply::Fields;
+use super::reply::{Fields, unexpected};
 use super::source::script;
 use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 use crate::{MessageId, OnFull, PushStatus, Result};
 
-script!(pub(super) static PUSH = "push", uses ["now_ms", "record", "enqueue"],
+script!(pub(super) static PUSH = "push", uses ["now_ms", "seen", "first", "push_one"],
     keys ["q", "s", "w", "d"] each [],
-    args ["sid", "id", "body", "ttl_ms", "dedupe_ms", "max_pending", "policy", "coalesce", "trace",
-          "look_again_ms", "inboxes", "publish", "handoff_bytes"] each []);
+    args ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace", "look_again_ms",
+          "inboxes", "publish", "handoff_bytes"] each []);
 
-/// What `push.lua` takes.
+script!(pub(super) static COALESCE = "coalesce", uses ["now_ms", "record", "seen", "first", "push_one"],
+    keys ["q", "s", "w", "d"] each [],
+    args ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace", "look_again_ms",
+          "inboxes", "publish", "handoff_bytes", "coalesce"] each []);
+
+/// What the scripts take.
 pub(crate) struct PushArgs<'a> {
     pub(crate) sid: &'a Sid,
     pub(crate) id: &'a MessageId,
     pub(crate) body: &'a Bytes,
     pub(crate) ttl_ms: u64,
+    /// The key that marks the id as known, and the id's bit in it when it is not the id's own.
+    pub(crate) mark: String,
+    pub(crate) bit: Option<u64>,
     pub(crate) dedupe_ms: u64,
     pub(crate) max_pending: u64,
     pub(crate) on_full: OnFull,
@@ -29,7 +37,7 @@ pub(crate) struct PushArgs<'a> {
     pub(crate) handoff_bytes: u64,
 }
 
-/// What `push.lua` answers.
+/// What they answer.
 pub(crate) enum PushReply {
     Stored { status: PushStatus, pending: u64, dropped: u64 },
     Full { pending: u64 },
@@ -55,23 +63,33 @@ pub(crate) async fn push_many(
 }
 
 fn invocation(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Invocation {
-    let mut call = Invocation::new(&PUSH);
-    call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(keys.dedupe(a.sid, a.id));
-    call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms).num(a.max_pending);
+    let mut call = Invocation::new(if a.coalesce.is_empty() { &PUSH } else { &COALESCE });
+    call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(&a.mark);
+    call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms);
+    match a.bit {
+        Some(bit) => call.num(bit),
+        None => call.arg(""),
+    };
+    call.num(a.max_pending);
     call.arg(match a.on_full {
         OnFull::Refuse => "refuse",
         OnFull::DropOldest => "drop_oldest",
     });
-    call.arg(a.coalesce).arg(a.trace).num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish());
-    call.num(a.handoff_bytes);
+    call.arg(a.trace).num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(a.handoff_bytes);
+    if !a.coalesce.is_empty() {
+        call.arg(a.coalesce);
+    }
     call
 }
 
 fn answer(value: redis::Value) -> Result<PushReply> {
+    if let redis::Value::Int(pending) = value {
+        let pending = u64::try_from(pending).map_err(|_| unexpected(&PUSH, &value))?;
+        return Ok(PushReply::Stored { status: PushStatus::Queued, pending, dropped: 0 });
+    }
     let mut reply = Fields::of(&PUSH, value)?;
     let word = reply.word()?;
     let pending = reply.count()?;
-    let _heard = reply.int()?;
     let dropped = reply.count()?;
     let status = match word.as_str() {
         "queued" => PushStatus::Queued,

@@ -70,9 +70,25 @@ impl Fields {
         }
     }
 
+    /// Bytes as they are stored.
+    pub(crate) fn bytes(&mut self) -> Result<Bytes> {
+        match self.next()? {
+            Value::BulkString(b) => Ok(Bytes::from(b)),
+            other => Err(unexpected(self.script, &other)),
+        }
+    }
+
     pub(crate) fn array(&mut self) -> Result<Self> {
         let inner = self.next()?;
         Self::of(self.script, inner)
+    }
+
+    /// An array, or the count that stands for the common one.
+    pub(crate) fn array_or_int(&mut self) -> Result<std::result::Result<Self, u64>> {
+        match self.next()? {
+            Value::Int(n) => Ok(Err(u64::try_from(n).map_err(|_| unexpected(self.script, &Value::Int(n)))?)),
+            other => Self::of(self.script, other).map(Ok),
+        }
     }
 
     /// What is left, as records.

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 
-script!(pub(super) static REQUEUE = "requeue", uses ["now_ms", "record", "small_writes", "bury", "owner"],
+script!(pub(super) static REQUEUE = "requeue", uses ["now_ms", "record", "receipt", "small_writes", "bury", "owner"],
     keys ["s", "w", "q", "dead"] each [],
     args ["node", "epoch", "sid", "receipt", "attempt", "max_attempts", "delay_ms", "error", "order", "dead_cap",
           "dead_ttl_ms"] each []);

@@ -53,38 +53,59 @@ macro_rules! script {
 }
 pub(crate) use script;
 
-/// One call: the script with its keys and arguments.
+/// Byte strings, one behind the other in a single buffer.
+#[derive(Default)]
+struct Parts {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Parts {
+    fn push(&mut self, part: &[u8]) {
+        self.bytes.extend_from_slice(part);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
+    }
+}
+
+/// One call: the script with its keys and arguments, in any order of adding them.
 pub(crate) struct Invocation {
     pub(crate) script: &'static Script,
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
+    keys: Parts,
+    args: Parts,
 }
 
 impl Invocation {
     pub(crate) fn new(script: &'static Script) -> Self {
-        Self { script, keys: Vec::new(), args: Vec::with_capacity(script.args.len()) }
+        Self { script, keys: Parts::default(), args: Parts::default() }
     }
 
     pub(crate) fn key(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
-        self.keys.push(key.as_ref().to_vec());
+        self.keys.push(key.as_ref());
         self
     }
 
     pub(crate) fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
-        self.args.push(arg.as_ref().to_vec());
+        self.args.push(arg.as_ref());
         self
     }
 
     pub(crate) fn num(&mut self, arg: impl Into<u64>) -> &mut Self {
-        self.args.push(arg.into().to_string().into_bytes());
+        use std::io::Write as _;
+        let _ = write!(self.args.bytes, "{}", arg.into()); // Writing to memory does not fail.
+        self.args.ends.push(self.args.bytes.len());
         self
     }
 
     /// Whether as much is passed as the binding declares: repeating groups whole, and as many of keys as of arguments.
     fn is_complete(&self) -> bool {
         let s = self.script;
-        let (keys, args) =
-            (self.keys.len().checked_sub(s.keys.len()), self.args.len().checked_sub(s.args.len()));
+        let keys = self.keys.ends.len().checked_sub(s.keys.len());
+        let args = self.args.ends.len().checked_sub(s.args.len());
         let groups = |extra: usize, each: &[&str]| {
             if each.is_empty() { extra == 0 } else { extra.is_multiple_of(each.len()) }
         };
@@ -100,11 +121,13 @@ impl Invocation {
             "{} is called with other counts than its header says",
             self.script.name
         );
-        let mut cmd = redis::cmd(if with_text { "EVAL" } else { "EVALSHA" });
-        cmd.arg(if with_text { self.script.source } else { self.script.sha1() });
-        cmd.arg(self.keys.len());
-        for part in self.keys.iter().chain(&self.args) {
-            cmd.arg(&part[..]);
+        let (keys, args) = (&self.keys, &self.args);
+        let text = if with_text { self.script.source } else { self.script.sha1() };
+        let size = keys.bytes.len() + args.bytes.len() + text.len() + 16;
+        let mut cmd = redis::Cmd::with_capacity(keys.ends.len() + args.ends.len() + 3, size);
+        cmd.arg(if with_text { "EVAL" } else { "EVALSHA" }).arg(text).arg(keys.ends.len());
+        for part in keys.iter().chain(args.iter()) {
+            cmd.arg(part);
         }
         cmd
     }

@@ -89,7 +89,7 @@ async fn demo_leaves_nothing_behind_when_it_is_interrupted() {
     let mut demo = Running::start(&t.command(&["demo", "--messages", "1000000"]));
     wait_until("it works", SOON, || async {
         let keys = t.keys().await;
-        if keys.iter().any(|(key, _)| key.contains(":d:")) { Ok(()) } else { Err(format!("{keys:?}")) }
+        if keys.iter().any(|(key, _)| key.contains(":b:")) { Ok(()) } else { Err(format!("{keys:?}")) }
     })
     .await;
     demo.sigint().await;

@@ -46,12 +46,12 @@ pub(crate) async fn told(t: &Fixture, name: &str, keys: &[&str], args: &[&str]) 
     text(&call(t, name, keys, &args).await.expect("the script runs"))
 }
 
-/// What a record is acked by: `<enqueued_ms>:<id>`.
+/// What a record is acked by: its beginning up to the end of its id.
 pub(crate) fn receipt(record: &[u8]) -> String {
     let end = record.iter().position(|b| *b == b'\n').expect("a first line");
     let line: Vec<_> = std::str::from_utf8(&record[..end]).expect("text").split(' ').collect();
     let id = &record[end + 1..][..line[5].parse::<usize>().expect("a length")];
-    format!("{}:{}", line[1], String::from_utf8_lossy(id))
+    format!("{}\n{}", line.join(" "), String::from_utf8_lossy(id))
 }
 
 /// The receipts of a session's pending messages, in order.

@@ -27,6 +27,7 @@ mod observability;
 mod ownership;
 mod protocol;
 mod pushing;
+mod questions;
 mod races;
 mod restart;
 mod retry;

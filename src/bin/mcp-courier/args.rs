@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use mcp_courier::{Builder, Courier, MessageId, SessionId};
 
+use crate::bench::Bench;
 use crate::output::Failure;
 
 const EXIT_CODES: &str = "\
@@ -56,6 +57,8 @@ pub enum Command {
     Dead(Dead),
     /// Look at the server and say what to change.
     Doctor,
+    /// Measure delivery beside raw baselines; on a private server of its own without --url.
+    Bench(Bench),
 }
 
 #[derive(Debug, clap::Args)]

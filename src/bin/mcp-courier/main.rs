@@ -1,9 +1,11 @@
-//! The `mcp-courier` command. Everything it does goes through the public API of the library.
+//! The `mcp-courier` command. Everything it does goes through the public API of the library; only `bench` talks to
+//! Redis by itself as well, for its baselines.
 
 // A binary has no outside: `pub` here means "for the other modules".
 #![allow(unreachable_pub)]
 
 mod args;
+mod bench;
 mod dead;
 mod demo;
 mod doctor;
@@ -23,8 +25,8 @@ use crate::output::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    output::log(args.verbose, matches!(args.command, Command::Demo(_)));
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    output::log(args.verbose, matches!(args.command, Command::Demo(_) | Command::Bench(_)));
+    let runtime = match runtime(&args.command) {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("mcp-courier: no runtime: {e}");
@@ -40,6 +42,21 @@ fn main() -> ExitCode {
     }
 }
 
+fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
+    use tokio::runtime::Builder;
+    match command {
+        Command::Bench(bench::Bench { threads: Some(1), .. }) => Builder::new_current_thread(),
+        Command::Bench(bench::Bench { threads: Some(threads), .. }) => {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(*threads as usize);
+            builder
+        }
+        _ => Builder::new_multi_thread(),
+    }
+    .enable_all()
+    .build()
+}
+
 async fn run(args: Args) -> Result<u8, Failure> {
     let Args { server, json, command, .. } = args;
     match command {
@@ -48,6 +65,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Listen(listen) => listen::run(&server, listen).await,
         Command::Stats(stats) => stats::run(&server, json, stats).await,
         Command::Dead(dead) => dead::run(&server, json, dead).await,
+        Command::Bench(bench) => bench::run(server, json, bench).await,
         Command::Doctor => doctor::run(&server, json).await,
     }
 }

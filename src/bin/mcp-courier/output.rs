@@ -37,6 +37,10 @@ impl Failure {
         Self { code: FAILED, why: why.into() }
     }
 
+    pub fn no_server(why: impl Into<String>) -> Self {
+        Self { code: NO_SERVER, why: why.into() }
+    }
+
     pub fn report(self) -> ExitCode {
         if !self.why.is_empty() {
             eprintln!("mcp-courier: {}", self.why);

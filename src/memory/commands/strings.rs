@@ -11,7 +11,40 @@ pub(super) const COMMANDS: &[Command] = &[
     ("SET", -3, set),
     ("STRLEN", 2, |store, args| Ok(Reply::count(store.text(args[0])?.map_or(0, |text| text.len())))),
     ("INCR", 2, incr),
+    ("SETBIT", 4, set_bit),
+    ("GETBIT", 3, get_bit),
 ];
+
+/// Where a bit stands: its byte, and its mask in it. The first bit is the byte's highest.
+fn place(offset: &[u8]) -> Result<(usize, u8), Fault> {
+    let offset = number::parse_int(offset).filter(|o| (0..1 << 32).contains(o));
+    let offset = offset.and_then(|o| usize::try_from(o).ok());
+    let offset = offset.ok_or(Fault::new("ERR bit offset is not an integer or out of range"))?;
+    Ok((offset / 8, 128 >> (offset % 8)))
+}
+
+fn set_bit(store: &mut Store, args: &Args<'_>) -> Outcome {
+    let (byte, mask) = place(args[1])?;
+    let on = match args[2] {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Fault::new("ERR bit is not an integer or out of range")),
+    };
+    let mut text = store.text(args[0])?.map_or_else(Vec::new, |text| text.to_vec());
+    if text.len() <= byte {
+        text.resize(byte + 1, 0);
+    }
+    let old = text[byte] & mask != 0;
+    text[byte] = if on { text[byte] | mask } else { text[byte] & !mask };
+    store.set_text(args[0], Blob::from(&text[..]));
+    Ok(Reply::Int(old.into()))
+}
+
+fn get_bit(store: &mut Store, args: &Args<'_>) -> Outcome {
+    let (byte, mask) = place(args[1])?;
+    let on = store.text(args[0])?.and_then(|text| text.get(byte).map(|b| b & mask != 0)).unwrap_or(false);
+    Ok(Reply::Int(on.into()))
+}
 
 fn set(store: &mut Store, args: &Args<'_>) -> Outcome {
     let (mut nx, mut xx, mut get, mut keep, mut expiry) = (false, false, false, false, None);

@@ -15,14 +15,17 @@ const START_MS: u64 = 4_000_000_000_000;
 const NODES: [&str; 3] = ["na", "nb", "nc"];
 /// The last two have a foreign type in the way, one at its records, one at its dead letters.
 const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", "foreign-dead"];
+/// Questions of a session.
+const RIDS: [&str; 4] = ["r0", "r1", "r2", "%7B"];
 const INBOX: &str = "ib:";
 /// Times to live that outlast the test, which the servers' own clocks count.
 const LIVES: [&str; 2] = ["1000000", "9000000"];
 
 /// What a script reads of the servers' clocks, and from where it reads it here.
-const CLOCK: [(&str, &str); 2] = [
+const CLOCK: [(&str, &str); 3] = [
     ("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')"),
     ("now + redis.call('PTTL', q)", "redis.call('PEXPIRETIME', q)"),
+    ("redis.call('PTTL', d)", "-1"),
 ];
 
 /// What a worker and the owners would remember.
@@ -113,7 +116,8 @@ impl Call<'_> {
 
     fn fill(&mut self, script: &str) {
         match script {
-            "push" => self.push(),
+            "push" => self.push(false),
+            "coalesce" => self.push(true),
             "pop" => self.pop(),
             "ack" => self.ack(),
             "requeue" => self.requeue(),
@@ -290,6 +294,50 @@ impl Call<'_> {
                     self.args.push(letter);
                 }
             }
+            "question_ask" => self.question_ask(),
+            "question_wait" => {
+                self.keys(&["s", "n"]);
+                let (node, budget) = (self.one(&NODES), self.one(&["0", "20", "100000"]));
+                self.args(&[node, budget]);
+                for _ in 0..self.count() {
+                    self.question(true);
+                }
+            }
+            "question_answer" => {
+                self.keys(&["s"]);
+                self.question(true);
+                let (scope, outcome) = (self.one(&["", "", "alice"]), self.one(&["accepted", "declined"]));
+                let (content, by) = (self.one(&["", "{\"a\":[]}"]), self.one(&["b1", "b2"]));
+                self.args(&[scope, outcome, content, by, INBOX, "PUBLISH"]);
+            }
+            "question_close" => {
+                self.keys(&["s"]);
+                let sid = self.one(&SIDS[..6]);
+                let node = self.owner(sid);
+                let token = format!("{node}:{}", self.epoch(node, sid));
+                let token = if self.rng.bool() { "" } else { &token };
+                let outcome = self.one(&["cancelled", "session_gone"]);
+                self.args(&[outcome, "why", token, INBOX, "PUBLISH"]);
+                for _ in 0..self.count() {
+                    self.question(true);
+                }
+            }
+            "question_get" => {
+                let (tell, budget) = (self.one(&["yes", "no"]), self.one(&["0", "20", "100000"]));
+                self.args(&[tell, budget]);
+                for _ in 0..self.count() {
+                    let (sid, rid) = (self.one(&SIDS), self.one(&RIDS));
+                    self.keys(&[&format!("e:{sid}:{rid}")]);
+                }
+            }
+            "question_list" => {
+                let (offset, limit) = (self.one(&["0", "1"]), self.one(&["0", "2", "100"]));
+                self.args(&[offset, limit]);
+                for _ in 0..self.count() {
+                    let sid = self.one(&SIDS);
+                    self.keys(&[&format!("eo:{sid}")]);
+                }
+            }
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -312,18 +360,50 @@ impl Call<'_> {
         }
     }
 
-    fn push(&mut self) {
+    fn push(&mut self, coalesce: bool) {
         let sid = self.session(false);
         let id = format!("i{}", self.model.pushed % 60);
-        self.keys(&["s", "w", &format!("d:{sid}:{id}")]);
+        let bit = self.one(&["", "", "0", "7", "8", "300"]);
+        let mark = if bit.is_empty() { format!("d:{sid}:{id}") } else { "b:na:0".into() };
+        self.keys(&["s", "w", &mark]);
         self.args(&[sid, &id]);
         let body = self.bytes();
         self.args.push(body);
         let ttl = self.one(&["1", "50", "3000", "600000", "600000"]);
         let (dedupe, max) = (self.one(&["0", "0", "1000000"]), self.one(&["3", "12", "1000"]));
-        let (policy, coalesce) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "", "", "c1", "c2"]));
-        let (trace, handoff) = (self.one(&["", "00-trace-01"]), self.one(&["100", "16384"]));
-        self.args(&[ttl, dedupe, max, policy, coalesce, trace, "2000", INBOX, "PUBLISH", handoff]);
+        let (policy, trace) = (self.one(&["refuse", "drop_oldest"]), self.one(&["", "00-trace-01"]));
+        let handoff = self.one(&["100", "16384"]);
+        self.args(&[ttl, dedupe, bit, max, policy, trace, "2000", INBOX, "PUBLISH", handoff]);
+        if coalesce {
+            let key = self.one(&["c1", "c2"]);
+            self.args(&[key]);
+        }
+    }
+
+    /// A question's keys, and its two names as arguments.
+    fn question(&mut self, named: bool) {
+        let sid = if self.rng.u8(..10) == 0 { self.one(&SIDS[6..]) } else { self.one(&SIDS[..6]) };
+        let rid = self.one(&RIDS);
+        self.keys(&[&format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        if named {
+            self.args(&[sid, rid]);
+        }
+    }
+
+    fn question_ask(&mut self) {
+        let sid = self.session(false);
+        let rid = self.one(&RIDS);
+        self.keys(&["s", "w", &format!("e:{sid}:{rid}"), &format!("eo:{sid}")]);
+        self.args(&[sid, rid, &format!("ask:{rid}")]);
+        let body = self.bytes();
+        self.args.push(body);
+        let (timeout, grace) = (self.one(&["1", "3000", "600000"]), self.one(&["0", "10000"]));
+        let (max, kind) = (self.one(&["3", "1000"]), self.one(&["elicitation", "roots"]));
+        let (request, scope, node) =
+            (self.one(&["{}", "{\"a\":[]}"]), self.one(&["", "", "alice"]), self.one(&NODES));
+        self.args(&[timeout, grace, "1000000", max, kind, request, "t", scope, node]);
+        let handoff = self.one(&["100", "16384"]);
+        self.args(&["2000", INBOX, "PUBLISH", handoff]);
     }
 
     fn limits(&mut self) {
@@ -386,13 +466,14 @@ impl Model {
     fn learn(&mut self, script: &str, call: &Filled, reply: &Wire) {
         let node = call.args.first().map(|arg| String::from_utf8_lossy(arg).into_owned()).unwrap_or_default();
         match (script, reply) {
-            ("push", _) => self.pushed += 1,
             ("mail_take", Wire::Group(_, parts)) => {
                 self.letter = parts.get(1).map(|letter| letter.bytes().to_vec());
             }
             ("event_append", Wire::Group(_, parts)) => self.number = parts[1].int().unsigned_abs(),
+            ("push" | "coalesce", _) => self.pushed += 1,
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
+                    let Wire::Group(..) = answer else { continue };
                     match answer.items() {
                         [Wire::Bulk(word), epoch, _] if word == b"claimed" => {
                             self.epochs.retain(|(_, owned), _| owned != sid);
@@ -422,7 +503,7 @@ fn record_receipt(record: &[u8]) -> Option<Vec<u8>> {
     let end = record.iter().position(|&byte| byte == b'\n')?;
     let line: Vec<_> = std::str::from_utf8(&record[..end]).ok()?.split(' ').collect();
     let id = record.get(end + 1..end + 1 + line.get(5)?.parse::<usize>().ok()?)?;
-    Some([line.get(1)?.as_bytes(), b":", id].concat())
+    Some([&record[..=end], id].concat())
 }
 
 struct Filled {
@@ -481,7 +562,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         scripts.push((script.name, agree(&mut pair, &request, script.name).await.bytes().to_vec()));
     }
     // A working system calls these more often than the others.
-    for (name, more) in [("push", 14), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
+    for (name, more) in [("push", 17), ("pop", 7), ("ack", 12), ("claim", 7), ("requeue", 8)] {
         let known = scripts.iter().find(|(script, _)| *script == name).unwrap().clone();
         scripts.extend(std::iter::repeat_n(known, more));
     }
@@ -493,7 +574,12 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         );
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
-    for foreign in ["SET {0}:q:foreign x", "HSET {0}:dead:foreign-dead f v"] {
+    for foreign in [
+        "SET {0}:q:foreign x",
+        "HSET {0}:dead:foreign-dead f v",
+        "SET {0}:e:foreign-dead:r0 x",
+        "SET {0}:eo:foreign x",
+    ] {
         agree(&mut pair, &words(foreign), "setup").await;
     }
 
@@ -525,14 +611,15 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         request.extend(call.keys.iter().chain(&call.args).cloned());
         let reply = agree(&mut pair, &request, &format!("seed {seed}, {name}")).await;
         model.learn(name, &call, &reply);
-        for word in outcomes(&reply) {
+        for word in outcomes(name, &reply) {
             *tally.entry(format!("{name} {word}")).or_default() += 1;
         }
     }
     println!("{tally:#?}");
     for expected in [
         "push queued",
-        "push coalesced",
+        "push stored",
+        "coalesce coalesced",
         "push duplicate",
         "push full",
         "push -WRONGTYPE",
@@ -542,6 +629,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "pop lost",
         "pop error",
         "ack ok+",
+        "ack acked",
         "ack fenced",
         "requeue requeued",
         "requeue dead",
@@ -565,6 +653,29 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "mail_send sent",
         "mail_send gone",
         "mail_send full",
+        "question_ask asked",
+        "question_ask known",
+        "question_ask other",
+        "question_ask full",
+        "question_ask -WRONGTYPE",
+        "question_wait open",
+        "question_wait done",
+        "question_wait more",
+        "question_wait unknown",
+        "question_wait error",
+        "question_answer answered",
+        "question_answer second",
+        "question_answer late",
+        "question_answer closed",
+        "question_answer scope",
+        "question_answer unknown",
+        "question_close closed",
+        "question_close done",
+        "question_close fenced",
+        "question_close error",
+        "question_get open",
+        "question_get done",
+        "question_get error",
     ] {
         assert!(tally.contains_key(expected), "seed {seed}: the run never saw: {expected}\n{tally:#?}");
     }
@@ -581,7 +692,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
 }
 
 /// The first word of a reply, or of each of its parts; a plus says that records came with it.
-fn outcomes(reply: &Wire) -> Vec<String> {
+fn outcomes(script: &str, reply: &Wire) -> Vec<String> {
     match reply {
         Wire::Error(code) => vec![format!("-{code}")],
         Wire::Group(_, items) => match items.first() {
@@ -589,10 +700,11 @@ fn outcomes(reply: &Wire) -> Vec<String> {
                 let records = word == b"ok" && items.len() > 5;
                 vec![String::from_utf8_lossy(word).into_owned() + if records { "+" } else { "" }]
             }
-            Some(Wire::Group(..)) => items.iter().flat_map(outcomes).collect(),
+            Some(Wire::Group(..)) => items.iter().flat_map(|item| outcomes(script, item)).collect(),
+            Some(Wire::Line(':', _)) if script == "ack" => vec!["acked".to_owned()],
             _ => vec!["numbers".to_owned()],
         },
-        _ => vec!["other".to_owned()],
+        _ => vec!["stored".to_owned()],
     }
 }
 
