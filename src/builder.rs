@@ -70,6 +70,12 @@ impl Builder {
         look_again: Duration,
         /// A process whose lease ended so long ago is forgotten as an owner; default 60 s.
         node_grace: Duration,
+        /// How long a session that nobody owns still takes part in its topics, at most; at least half of that. Default
+        /// 300 s.
+        topic_keep: Duration,
+        /// Messages to a topic with one coalescing key that come within this time become one, after the first; default
+        /// 50 ms.
+        topic_window: Duration,
         /// For opening one connection; default 2 s.
         connect_timeout: Duration,
         /// For the answer to one script; default 3 s. A connection without an answer in time is opened again.

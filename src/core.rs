@@ -56,4 +56,9 @@ impl Core {
     pub(crate) fn keys_of(&self, _id: &str) -> &Keys {
         &self.keys
     }
+
+    /// The keys of every partition.
+    pub(crate) fn partitions(&self) -> &[Keys] {
+        std::slice::from_ref(&self.keys)
+    }
 }

@@ -29,6 +29,7 @@ pub struct Courier {
     pub(crate) core: Arc<Core>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) topic_hub: Arc<crate::topics::Hub>,
     _guard: Arc<DropGuard>,
 }
 
@@ -81,7 +82,13 @@ impl Courier {
         script::overview(&core.cmd, &core.keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
         let engine = Engine::new(core.clone());
-        Ok(Self { hub: Hub::new(core.clone(), &engine), engine, core, _guard: Arc::new(guard) })
+        Ok(Self {
+            hub: Hub::new(core.clone(), &engine),
+            topic_hub: crate::topics::Hub::new(core.clone(), engine.clone()),
+            engine,
+            core,
+            _guard: Arc::new(guard),
+        })
     }
 
     /// Queues a notification for a session, with the default time to live.
@@ -214,6 +221,7 @@ impl Courier {
     /// # Cancel safety
     /// Dropping the future leaves sessions being given back in the background.
     pub async fn shutdown(&self, grace: Duration) -> Drained {
+        self.topic_hub.close();
         self.engine.drain(grace).await
     }
 }

@@ -9,7 +9,7 @@ use std::task::Poll;
 use bytes::Bytes;
 
 use crate::record::Record;
-use crate::{Ended, Error, MessageId, Notification, Result, SessionId};
+use crate::{Ended, Error, MessageId, Notification, Result, SessionId, TraceContext};
 
 /// One message on its way to the client.
 #[derive(Clone, Debug)]
@@ -70,6 +70,16 @@ impl Delivery {
     /// The trace context that came with the message; empty when there was none.
     pub fn trace(&self) -> &[u8] {
         &self.record.trace
+    }
+
+    /// The trace that the message belongs to: from its record, else from the notification's `_meta`.
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        if !self.record.trace.is_empty() {
+            return TraceContext::from_text(&self.record.trace);
+        }
+        // Most messages have none: these are not parsed.
+        let named = self.body().windows(11).any(|w| w == b"traceparent");
+        named.then(|| Notification::parse(self.body()).ok()?.traced()).flatten()
     }
 
     /// The coalescing key; empty when there was none.

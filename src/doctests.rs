@@ -10,6 +10,7 @@ pages! {
     Readme: "README.md",
     Delivery: "docs/delivery.md",
     Failures: "docs/failures.md",
+    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
 }

@@ -6,6 +6,8 @@ use crate::{Error, Result};
 
 /// Most bytes of a session id.
 pub const MAX_SESSION_ID_BYTES: usize = 1024;
+/// Most bytes of a topic.
+pub const MAX_TOPIC_BYTES: usize = 1024;
 /// Most bytes of a message id.
 pub const MAX_MESSAGE_ID_BYTES: usize = 256;
 /// Most bytes of a question's id.
@@ -101,6 +103,37 @@ impl RequestId {
     /// Not to be guessed.
     pub(crate) fn generate() -> Self {
         Self(uuid::Uuid::new_v4().to_string().into())
+    }
+}
+
+id!(
+    /// Names a topic: what sessions take part in and streams listen to. 1 to 1,024 bytes of UTF-8, the same in every
+    /// process. For what MCP itself publishes there are [`Topic::tools`], [`Topic::prompts`], [`Topic::resources`] and
+    /// [`Topic::resource`].
+    Topic,
+    "topic",
+    MAX_TOPIC_BYTES
+);
+
+impl Topic {
+    /// The list of tools changed.
+    pub fn tools() -> Self {
+        Self("tools".into())
+    }
+
+    /// The list of prompts changed.
+    pub fn prompts() -> Self {
+        Self("prompts".into())
+    }
+
+    /// The list of resources changed.
+    pub fn resources() -> Self {
+        Self("resources".into())
+    }
+
+    /// One resource was updated. Fails when the URI is longer than a topic may be.
+    pub fn resource(uri: &str) -> Result<Self> {
+        Self::new(format!("resource:{uri}"))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use crate::{Error, MessageId, RequestId, Result, SessionId};
+use crate::{Error, MessageId, RequestId, Result, SessionId, Topic};
 
 /// Everything but unreserved characters (RFC 3986) is encoded: braces, colons, spaces, globs, `%` itself.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -59,7 +59,32 @@ impl Spot {
     }
 }
 
-fn encode(text: &str) -> String {
+/// A topic as it stands in keys, scripts and frames.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tid(std::sync::Arc<str>);
+
+impl Tid {
+    pub(crate) fn of(topic: &Topic) -> Self {
+        Self(encode(topic.as_str()).into())
+    }
+
+    /// As a script or a frame names it.
+    pub(crate) fn encoded(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for Tid {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+pub(crate) fn encode(text: &str) -> String {
     percent_encode(text.as_bytes(), ENCODED).to_string()
 }
 
@@ -78,6 +103,8 @@ pub(crate) struct Keys {
     pub(crate) waiting: String,
     /// `n`: node -> deadline of its lease.
     pub(crate) nodes: String,
+    /// `t`: topics with sessions -> when to look at these again.
+    pub(crate) topics: String,
     /// Prefix of the nodes' inbox channels.
     pub(crate) inboxes: String,
 }
@@ -89,6 +116,7 @@ impl Keys {
             owners: format!("{base}s"),
             waiting: format!("{base}w"),
             nodes: format!("{base}n"),
+            topics: format!("{base}t"),
             inboxes: format!("{base}c:"),
             base,
         }
@@ -143,6 +171,16 @@ impl Keys {
     /// Marks of the ids that one producer made, a bit each.
     pub(crate) fn dedupe_block(&self, node: &str, block: u64) -> String {
         format!("{}b:{node}:{block}", self.base)
+    }
+
+    /// `t:<topic>`: the sessions that take part.
+    pub(crate) fn topic_sessions(&self, topic: &Tid) -> String {
+        format!("{}t:{}", self.base, topic.0)
+    }
+
+    /// `l:<topic>`: the nodes that listen.
+    pub(crate) fn topic_nodes(&self, topic: &Tid) -> String {
+        format!("{}l:{}", self.base, topic.0)
     }
 
     pub(crate) fn inbox(&self, node: &str) -> String {

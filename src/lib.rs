@@ -63,6 +63,8 @@ mod script;
 mod server_info;
 mod stats;
 mod subscriber;
+mod topics;
+mod trace;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -75,11 +77,16 @@ pub use crate::delivery::{Claim, Delivery, NotificationSink, SinkError};
 pub use crate::engine::{Drained, Ended};
 pub use crate::error::{Error, Result};
 pub use crate::ids::{
-    MAX_MESSAGE_ID_BYTES, MAX_REQUEST_ID_BYTES, MAX_SESSION_ID_BYTES, MessageId, RequestId, SessionId,
+    MAX_MESSAGE_ID_BYTES, MAX_REQUEST_ID_BYTES, MAX_SESSION_ID_BYTES, MAX_TOPIC_BYTES, MessageId, RequestId,
+    SessionId, Topic,
 };
 pub use crate::metrics::Metrics;
-pub use crate::notification::Notification;
+pub use crate::notification::{
+    LogLevel, Notification, NotificationBuilder, RELATED_TASK, TaskNote, TaskState,
+};
 pub use crate::push::{OnFull, Push, PushStatus, Pushed};
 pub use crate::registry::SubscriberRegistry;
 pub use crate::server_info::ServerInfo;
 pub use crate::stats::{Health, Node, Overview, SessionStats};
+pub use crate::topics::{Publish, Published, TopicDelivery, TopicEvent, TopicMessage, TopicStream, Topics};
+pub use crate::trace::TraceContext;

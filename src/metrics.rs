@@ -61,6 +61,10 @@ counters! {
     doorbells,
     /// Doorbells of others' silence: a sweep found work that no doorbell had announced.
     doorbells_missed,
+    /// Hints of topics that a session's sink took.
+    hints,
+    /// Hints of topics that it did not take, or that too many others came before.
+    hints_dropped,
     /// Heartbeats that came back over the bell connection.
     heartbeats,
     /// Times the stored owners were found lost and claimed again.

@@ -7,12 +7,11 @@ use crate::core::Core;
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::script::{PushArgs, PushReply};
-use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result};
+use crate::trace::MAX_TRACE_BYTES;
+use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result, TraceContext};
 
 /// Most bytes of a coalescing key.
 const MAX_COALESCE_BYTES: usize = 256;
-/// Most bytes of a trace context.
-const MAX_TRACE_BYTES: usize = 512;
 /// Ids made here whose marks share a key: a kilobyte of bits.
 const BLOCK_BITS: u64 = 8192;
 
@@ -39,8 +38,11 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Nothing is sent for a push that breaks a limit.
-    pub(crate) fn check(core: &Core, push: Push) -> Result<Self> {
+    pub(crate) fn check(core: &Core, mut push: Push) -> Result<Self> {
         let config = &core.config;
+        if push.trace.is_none() {
+            push.trace = TraceContext::current().map(|context| context.to_text());
+        }
         if push.body.len() > config.max_body_bytes {
             add(&core.counters.refused_size, 1);
             return Err(Error::TooLarge {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{MessageId, Notification, Result, SessionId};
+use crate::{MessageId, Notification, Result, SessionId, TraceContext};
 
 /// A message on its way into a session's queue. Defaults come from the courier's configuration.
 #[derive(Clone, Debug)]
@@ -48,12 +48,22 @@ impl Push {
         }
     }
 
-    /// A notification, as JSON.
+    /// A notification, as JSON. A trace context in its `_meta` is also put into the record; with the feature `otel` one
+    /// that has none gets that of the current span.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) when the method is empty.
+    /// [`Error::Invalid`](crate::Error::Invalid) or [`Error::TooLarge`](crate::Error::TooLarge) when the method is no name.
     pub fn notification(session: &SessionId, notification: &Notification) -> Result<Self> {
-        Ok(Self::new(session, notification.to_json()?))
+        if let Some(context) = notification.traced() {
+            return Ok(Self::new(session, notification.to_json()?).trace_context(&context));
+        }
+        match TraceContext::current() {
+            Some(context) => {
+                let traced = notification.clone().trace_context(&context);
+                Ok(Self::new(session, traced.to_json()?).trace_context(&context))
+            }
+            None => Ok(Self::new(session, notification.to_json()?)),
+        }
     }
 
     /// This message's own time to live, 1 ms to 365 days. Other messages of the session are not affected.
@@ -80,6 +90,11 @@ impl Push {
     pub fn trace(mut self, context: impl Into<String>) -> Self {
         self.trace = Some(context.into());
         self
+    }
+
+    /// The trace that this message belongs to, in its record. [`Push::notification`] does it by itself.
+    pub fn trace_context(self, context: &TraceContext) -> Self {
+        self.trace(context.to_text())
     }
 
     /// Most pending messages of the session for this push.

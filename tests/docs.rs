@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/delivery.md",
     "docs/failures.md",
+    "docs/mcp.md",
     "docs/protocol.md",
     "docs/states.md",
     "lua/README.md",

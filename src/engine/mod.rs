@@ -11,6 +11,7 @@
 pub(crate) mod batch;
 mod beat;
 mod calls;
+mod hints;
 mod recent;
 mod resync;
 mod runner;
@@ -18,6 +19,7 @@ mod sessions;
 mod shutdown;
 mod signals;
 mod sweeper;
+mod topic_keeper;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -27,6 +29,7 @@ use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::Calls;
+pub(crate) use self::hints::Hint;
 use self::recent::Identities;
 use self::runner::{Runner, Start};
 pub use self::sessions::Ended;
@@ -115,6 +118,7 @@ impl Engine {
                 self.core.clock.set(first.await?.now_ms);
                 tokio::spawn(beat::run(Arc::downgrade(self), bell.clone(), serving.clone()));
                 tokio::spawn(sweeper::run(Arc::downgrade(self), serving.clone()));
+                tokio::spawn(topic_keeper::run(Arc::downgrade(self), serving.clone()));
                 tokio::spawn(resync::run(Arc::downgrade(self), bell.clone(), serving.clone()));
                 unless_started.disarm();
                 Ok(bell)
@@ -172,6 +176,7 @@ impl Engine {
                     epoch: 0,
                     active: Some(active.clone()),
                     recent: None,
+                    hints: hints::Hints::default(),
                     ended,
                     claimed: vec![claimed],
                     gone: Vec::new(),
@@ -227,6 +232,7 @@ impl Engine {
             stop: self.core.stop.child_token(),
             drain: CancellationToken::new(),
             again: AtomicBool::new(false),
+            hinted: AtomicBool::new(false),
             bell: Notify::new(),
             delivering: AtomicBool::new(false),
             finishing: AtomicBool::new(false),

@@ -17,7 +17,7 @@ use crate::keys::Sid;
 use crate::metrics::add;
 use crate::record::Record;
 use crate::script::{self, AckItem, ClaimMode, Denied, Failed, Next, PopItem, Requeued};
-use crate::{Delivery, Error, SessionId, SinkError};
+use crate::{Delivery, Error, MessageId, SessionId, SinkError};
 
 /// Longest pause after a refusal of the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -35,6 +35,8 @@ pub(super) enum Start {
     Fetch,
     /// As a fetch; whatever it finds had not been heard of.
     Look,
+    /// A hint came for a session at rest.
+    Hint,
     /// The doorbell carried the record itself.
     Record(Bytes),
     End,
@@ -132,6 +134,8 @@ impl Runner {
                 add(&self.engine.core.counters.doorbells_missed, u64::from(!self.batch.is_empty()));
                 step
             }
+            // Nothing rang: the queue is not looked at.
+            Start::Hint => self.hints().await.unwrap_or(Step::Idle),
             Start::End => Step::End(Ended::Stopped),
             Start::Record(bytes) => {
                 // One that was delivered before this doorbell came has left the list: nothing to do but to look.
@@ -151,6 +155,11 @@ impl Runner {
         }
         if is_closed(&*self.sink) {
             return Step::End(Ended::SinkClosed);
+        }
+        if self.active.hinted.load(Ordering::Acquire)
+            && let Some(end) = self.hints().await
+        {
+            return end;
         }
         // It rang in the middle of a batch: somebody may have taken the session. What is left comes again if not.
         if !self.batch.is_empty() && self.active.rang() {
@@ -177,6 +186,10 @@ impl Runner {
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
         let span = tracing::debug_span!("deliver", session = %self.session, id = %record.id, attempt);
+        #[cfg(feature = "otel")]
+        if let Some(context) = delivery.trace_context() {
+            crate::trace::continue_in(&span, &context);
+        }
         self.active.delivering.store(true, Ordering::Relaxed);
         let outcome = self.hand_over(delivery).instrument(span.clone()).await;
         self.active.delivering.store(false, Ordering::Relaxed);
@@ -206,6 +219,31 @@ impl Runner {
                 self.failed(record, attempt, true, &why).await
             }
         }
+    }
+
+    /// Delivers the hints that wait. What becomes of them is nobody's concern, unless the client is gone.
+    async fn hints(&mut self) -> Option<Step> {
+        self.active.hinted.store(false, Ordering::Release);
+        if is_closed(&*self.sink) {
+            return Some(Step::End(Ended::SinkClosed));
+        }
+        let hints = self.engine.sessions.with(&self.sid, self.serial, |slot| slot.hints.take())?;
+        for hint in hints {
+            if self.active.drain.is_cancelled() {
+                break;
+            }
+            let delivery = Delivery::synthetic(&self.session, &MessageId::generate(), 1, hint.body);
+            match self.hand_over(delivery).await {
+                Ok(Ok(())) => add(&self.engine.core.counters.hints, 1),
+                Ok(Err(SinkError::Closed)) => return Some(Step::End(Ended::SinkClosed)),
+                Ok(Err(e)) => {
+                    tracing::debug!(session = %self.session, error = %e, "a hint was not taken");
+                    add(&self.engine.core.counters.hints_dropped, 1);
+                }
+                Err(ended) => return Some(Step::End(ended)),
+            }
+        }
+        None
     }
 
     /// Waits for the sink, and no longer than the session is ours: a doorbell in the middle has the token checked beside
@@ -396,7 +434,11 @@ impl Runner {
     fn go_idle(&mut self) -> bool {
         let kept = std::mem::take(&mut self.recent).into_kept();
         let back = self.engine.sessions.with(&self.sid, self.serial, |slot| {
-            if self.active.rang() || self.active.stop.is_cancelled() || self.active.drain.is_cancelled() {
+            if self.active.rang()
+                || !slot.hints.is_empty()
+                || self.active.stop.is_cancelled()
+                || self.active.drain.is_cancelled()
+            {
                 return Some(kept);
             }
             slot.recent = kept;

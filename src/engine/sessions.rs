@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::hints::Hints;
 use crate::SessionId;
 use crate::delivery::{AnySink, Claim, tell};
 use crate::keys::Sid;
@@ -32,6 +33,8 @@ pub(super) struct Active {
     pub(super) drain: CancellationToken,
     /// A doorbell rang meanwhile.
     pub(super) again: AtomicBool,
+    /// A hint came meanwhile.
+    pub(super) hinted: AtomicBool,
     /// Wakes a runner that pauses.
     pub(super) bell: Notify,
     /// The sink has a message in its hands.
@@ -49,6 +52,7 @@ pub(super) struct Slot {
     pub(super) epoch: u64,
     pub(super) active: Option<Arc<Active>>,
     pub(super) recent: Option<Box<[u128]>>,
+    pub(super) hints: Hints,
     pub(super) ended: Option<oneshot::Sender<Ended>>,
     /// Those who wait for the first claim.
     pub(super) claimed: Vec<oneshot::Sender<()>>,

@@ -21,6 +21,7 @@ mod requeue;
 mod source;
 mod stats;
 mod sweep;
+mod topic;
 
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
@@ -45,6 +46,9 @@ pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
 pub(crate) use sweep::{reap, sweep, tidy};
+pub(crate) use topic::{
+    topic_due, topic_join, topic_leave, topic_listen, topic_members, topic_ring, topic_tidy, topic_unlisten,
+};
 
 /// How a session is held, as the scripts that check the token answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +61,7 @@ pub(crate) enum Denied {
 
 /// Every script, for the contract test.
 #[cfg(test)]
-pub(crate) fn all() -> [&'static Script; 33] {
+pub(crate) fn all() -> [&'static Script; 40] {
     [
         &push::PUSH,
         &push::COALESCE,
@@ -92,5 +96,12 @@ pub(crate) fn all() -> [&'static Script; 33] {
         &question::CLOSE,
         &question::GET,
         &question::LIST,
+        &topic::TOPIC_JOIN,
+        &topic::TOPIC_LEAVE,
+        &topic::TOPIC_MEMBERS,
+        &topic::TOPIC_DUE,
+        &topic::TOPIC_TIDY,
+        &topic::TOPIC_LISTEN,
+        &topic::TOPIC_RING,
     ]
 }

@@ -23,6 +23,7 @@ mod leftovers;
 mod lua;
 #[cfg(feature = "rmcp")]
 mod mcp;
+mod messages;
 mod observability;
 mod ownership;
 mod protocol;
@@ -34,4 +35,5 @@ mod retry;
 mod shutdown;
 #[cfg(feature = "tls")]
 mod tls;
+mod topics;
 mod ttl;

@@ -338,6 +338,7 @@ impl Call<'_> {
                     self.keys(&[&format!("eo:{sid}")]);
                 }
             }
+            topic if topic.starts_with("topic_") => self.topic(topic),
             other => panic!("no random calls for the script {other}: add them here"),
         }
     }
@@ -404,6 +405,63 @@ impl Call<'_> {
         self.args(&[timeout, grace, "1000000", max, kind, request, "t", scope, node]);
         let handoff = self.one(&["100", "16384"]);
         self.args(&["2000", INBOX, "PUBLISH", handoff]);
+    }
+
+    /// Two topics, one with a foreign type in the way of its sessions; and `extra` arguments for each.
+    fn topics(&mut self, kind: &str, extra: &[&str]) {
+        for _ in 0..self.count() {
+            let topic = self.one(&["t0", "t0", "t1", "t1", "foreign"]);
+            self.keys(&[&format!("{kind}:{topic}")]);
+            if !extra.is_empty() {
+                self.args(&[topic]);
+                self.args(&extra[1..]);
+            }
+        }
+    }
+
+    fn topic(&mut self, script: &str) {
+        // Keys live four times as long by the real clock: longer than this test.
+        let keep = self.one(&["200000", "400000"]);
+        match script {
+            "topic_join" => {
+                let sid = self.one(&SIDS);
+                self.keys(&["t"]);
+                self.args(&[sid, keep]);
+                self.topics("t", &["topic"]);
+            }
+            "topic_leave" => {
+                let (kind, member) =
+                    if self.rng.bool() { ("t", self.one(&SIDS)) } else { ("l", self.one(&NODES)) };
+                self.topics(kind, &[]);
+                self.args(&[member]);
+            }
+            "topic_members" => {
+                let topic = self.one(&["t0", "t1", "t2", "foreign"]);
+                self.keys(&[&format!("t:{topic}"), "s"]);
+                self.args(&["0", "10"]);
+            }
+            "topic_due" => {
+                self.keys(&["t"]);
+                let limit = self.one(&["1", "10"]);
+                self.args(&[keep, limit]);
+            }
+            "topic_tidy" => {
+                self.keys(&["s", "t"]);
+                self.args(&[keep, "10"]);
+                self.topics("t", &["topic", "0"]);
+            }
+            "topic_listen" => {
+                let node = self.one(&NODES);
+                self.topics("l", &[]);
+                self.args(&[node, "1000000"]);
+            }
+            "topic_ring" => {
+                let topic = self.one(&["t0", "t1", "t2"]);
+                self.keys(&[&format!("l:{topic}"), "n"]);
+                self.args(&[INBOX, "PUBLISH", "@topic h t0  body"]);
+            }
+            other => panic!("no random calls for the script {other}: add them here"),
+        }
     }
 
     fn limits(&mut self) {
@@ -575,6 +633,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
     for foreign in [
+        "SET {0}:t:foreign x",
         "SET {0}:q:foreign x",
         "HSET {0}:dead:foreign-dead f v",
         "SET {0}:e:foreign-dead:r0 x",

@@ -1,7 +1,7 @@
 //! What the library logs, as text.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
@@ -37,9 +37,17 @@ impl<'a> MakeWriter<'a> for Buffer {
     }
 }
 
+/// As long as a program has one subscriber, `tracing` asks the thread that meets a call site first whether anybody
+/// wants it, and keeps a "no" of a thread without a subscriber for all threads. With a second one it asks all.
+pub fn share_call_sites() {
+    static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
+    SECOND.get_or_init(|| tracing::Dispatch::new(tracing_subscriber::registry()));
+}
+
 impl Capture {
     /// From now on.
     pub fn start() -> Self {
+        share_call_sites();
         let buffer = Buffer::default();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)

@@ -13,6 +13,8 @@ pub mod docker;
 pub mod fixture;
 pub mod leaks;
 pub mod names;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod private;
 pub mod proxy;
 pub mod ready;
