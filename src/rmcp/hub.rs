@@ -9,9 +9,10 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::PeerSink;
+use super::PeerAsker;
 use super::limits::Limits;
 use super::manager::Local;
+use super::session_sink::SessionSink;
 use super::tail::Tails;
 use super::{mail, watch};
 use crate::engine::{Listening, Signal, Subscription};
@@ -148,8 +149,17 @@ impl Hub {
         Ok(serial)
     }
 
-    async fn subscribe(&self, session: &SessionId, peer: &Peer<RoleServer>) -> Result<Subscription> {
-        let sink = Arc::new(PeerSink::new(peer.clone()));
+    async fn subscribe(
+        self: &Arc<Self>,
+        session: &SessionId,
+        peer: &Peer<RoleServer>,
+    ) -> Result<Subscription> {
+        // Whether its state is in Redis, where another replica finds it.
+        let saved = self.with(session.as_str(), |here| here.saved);
+        let resumable = saved.then(|| (Arc::downgrade(self), session.as_str().to_owned()));
+        let sink = SessionSink::new(peer.clone(), resumable);
+        let asker = PeerAsker::resumable(peer.clone(), saved);
+        let sink = Arc::new(self.courier.relay().attach(sink, asker));
         let subscribed = self.courier.engine.subscribe(session, sink, None, false).await?;
         subscribed.ok_or(Error::Closed { op: "subscribe" })
     }
@@ -186,7 +196,7 @@ impl Hub {
     }
 
     /// Serves a session again that nobody serves any more, though its client is here.
-    pub(super) async fn attach_again(&self, session: &str) {
+    pub(super) async fn attach_again(self: &Arc<Self>, session: &str) {
         let Ok(id) = SessionId::new(session) else { return };
         let peer = {
             let here = self.here();

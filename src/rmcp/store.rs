@@ -7,7 +7,7 @@ use rmcp::transport::streamable_http_server::session::{SessionState, SessionStor
 use super::hub::Hub;
 use super::limits::ms;
 use crate::keys::Sid;
-use crate::script;
+use crate::{SessionId, script};
 
 /// The session states of [`Sessions`](super::Sessions).
 pub(super) struct States(pub(super) Arc<Hub>);
@@ -42,6 +42,11 @@ impl SessionStore for States {
         let log = Hub::stream_key(&Hub::standalone(session_id));
         let drop = || script::session_drop(&core.cmd, hub.keys_of(session_id), &sid, &log);
         hub.courier.repeat("session_drop", drop, true).await?;
+        // Whoever waits for this client's answers waits for nothing.
+        if let Ok(session) = SessionId::new(session_id) {
+            hub.courier.relay().end_session(&session).await?;
+            hub.courier.topics().forget(&session).await?;
+        }
         Ok(())
     }
 }
