@@ -10,13 +10,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::PeerAsker;
-use super::limits::Limits;
+use super::limits::{Limits, ms};
 use super::manager::Local;
 use super::session_sink::SessionSink;
 use super::tail::Tails;
 use super::{mail, watch};
 use crate::engine::{Listening, Signal, Subscription};
 use crate::keys::{Keys, Sid};
+use crate::script::{self, Party, Watched};
 use crate::{Courier, Error, Result, SessionId};
 
 pub(super) struct Hub {
@@ -36,6 +37,8 @@ pub(super) struct Hub {
 pub(super) struct Here {
     /// Ends the streams that are open for it here.
     pub(super) end: CancellationToken,
+    /// Another replica had it before.
+    pub(super) restored: bool,
     /// Its state was seen in Redis: when it is gone there, the session is over.
     pub(super) saved: bool,
     /// The client's `initialized` came in here.
@@ -48,7 +51,8 @@ pub(super) struct Here {
 struct Attached {
     serial: u64,
     peer: Peer<RoleServer>,
-    subscription: Subscription,
+    /// None while another replica serves it.
+    subscription: Option<Subscription>,
 }
 
 impl Hub {
@@ -132,6 +136,7 @@ impl Hub {
         let mut here = self.here();
         let new = || Here {
             end: CancellationToken::new(),
+            restored: false,
             saved: false,
             initialized: false,
             since: Instant::now(),
@@ -141,12 +146,31 @@ impl Hub {
     }
 
     /// Serves a session: its messages go to this peer from now on. Answers what [`Hub::detach`] takes.
+    ///
+    /// One that another replica serves stays there, whatever its client sends here: what that one sends reaches the
+    /// client all the same. It is taken when that one is gone.
     pub(super) async fn attach(self: &Arc<Self>, session: &SessionId, peer: Peer<RoleServer>) -> Result<u64> {
         self.start().await?;
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let subscription = self.subscribe(session, &peer).await?;
+        let restored = self.with(session.as_str(), |here| here.restored);
+        let subscription = match restored && self.served_elsewhere(session).await? {
+            true => None,
+            false => Some(self.subscribe(session, &peer).await?),
+        };
         self.with(session.as_str(), |here| here.attached = Some(Attached { serial, peer, subscription }));
         Ok(serial)
+    }
+
+    async fn served_elsewhere(&self, session: &SessionId) -> Result<bool> {
+        let (sid, log) = (Sid::of(session), Self::stream_key(&Self::standalone(session.as_str())));
+        let watched = [Watched { sid, log, token: String::new() }];
+        let core = &self.courier.core;
+        let ttls = (ms(self.limits.session_ttl), ms(self.limits.event_ttl));
+        let keys = self.keys_of(session.as_str());
+        let look = || script::session_watch(&core.cmd, keys, ttls, true, &watched);
+        let standing = self.courier.repeat("session_watch", look, true).await?;
+        let here = self.courier.engine.is_running(session);
+        Ok(!here && standing.first().is_some_and(|standing| standing.owner == Party::Alive))
     }
 
     async fn subscribe(
@@ -211,7 +235,7 @@ impl Hub {
             Ok(subscription) => {
                 let mut here = self.here();
                 match here.get_mut(session).and_then(|known| known.attached.as_mut()) {
-                    Some(attached) => attached.subscription = subscription,
+                    Some(attached) => attached.subscription = Some(subscription),
                     None => {
                         let _ = subscription.stop(true);
                     }
@@ -256,9 +280,9 @@ impl Hub {
 
 fn stop(attached: Option<Attached>) {
     // Outside of a runtime there is nobody left to give the session back; the next claim frees it.
-    if let Some(attached) = attached
+    if let Some(subscription) = attached.and_then(|attached| attached.subscription)
         && tokio::runtime::Handle::try_current().is_ok()
     {
-        let _ = attached.subscription.stop(true);
+        let _ = subscription.stop(true);
     }
 }

@@ -41,7 +41,8 @@ impl Sessions {
             let sending = async {
                 match &event {
                     Some(TopicEvent::Message(message)) => {
-                        let Some((_, change)) = asked.iter().find(|(topic, _)| *topic == message.topic) else {
+                        let Some((_, change)) = asked.iter().find(|(topic, _)| *topic == message.topic)
+                        else {
                             return Ok(());
                         };
                         match message.notification() {

@@ -154,6 +154,9 @@ impl SessionLink {
     /// Serves the session whose client said `initialized`: the one line in a handler's `on_initialized`. Answers the
     /// session's id.
     ///
+    /// A session that came from another replica, and is still served there, stays there: what that one sends reaches the
+    /// client all the same. When that replica gives it back or dies, this one takes it.
+    ///
     /// Over Streamable HTTP the id is the client's `Mcp-Session-Id`. Returns when the session is claimed, or after
     /// [`Builder::deadline`](crate::Builder::deadline), and goes on trying in the background then.
     ///

@@ -21,7 +21,10 @@ impl SessionStore for States {
         let load = || script::session_load(&core.cmd, hub.keys_of(session_id), &sid, ttl_ms);
         let Some(bytes) = hub.courier.repeat("session_load", load, true).await? else { return Ok(None) };
         let state = serde_json::from_slice(&bytes)?;
-        hub.with(session_id, |here| here.saved = true);
+        hub.with(session_id, |here| {
+            here.saved = true;
+            here.restored = true;
+        });
         Ok(Some(state))
     }
 

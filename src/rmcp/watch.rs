@@ -56,7 +56,7 @@ async fn look(hub: &Arc<Hub>) -> Result<()> {
     let ttls = (ms(hub.limits.session_ttl), ms(hub.limits.event_ttl));
     while !all.is_empty() {
         let (abouts, watched): (Vec<_>, Vec<_>) = all.drain(..all.len().min(BATCH)).unzip();
-        let answers = script::session_watch(&core.cmd, &core.keys, ttls, &watched).await?;
+        let answers = script::session_watch(&core.cmd, &core.keys, ttls, false, &watched).await?;
         for (about, standing) in abouts.into_iter().zip(answers) {
             match about {
                 About::Session(session) => settle(hub, &session, standing).await,

@@ -24,7 +24,7 @@ script!(pub(super) static SESSION_DROP = "session_drop", uses [],
 
 script!(pub(super) static SESSION_WATCH = "session_watch", uses ["now_ms", "small_writes"],
     keys ["s", "n"] each ["ms", "me", "mf"],
-    args ["session_ttl_ms", "event_ttl_ms"] each ["sid", "token"]);
+    args ["session_ttl_ms", "event_ttl_ms", "inboxes", "publish"] each ["sid", "token"]);
 
 pub(crate) async fn session_save(
     cmd: &Commands,
@@ -90,15 +90,18 @@ pub(crate) struct Standing {
     pub(crate) writer: Party,
 }
 
-/// One answer each, in order.
+/// One answer each, in order. `probe`: ask the owners' processes whether they are there, instead of waiting for their
+/// leases.
 pub(crate) async fn session_watch(
     cmd: &Commands,
     keys: &Keys,
     (session_ttl_ms, event_ttl_ms): (u64, u64),
+    probe: bool,
     all: &[Watched],
 ) -> Result<Vec<Standing>> {
     let mut call = Invocation::new(&SESSION_WATCH);
     call.key(&keys.owners).key(&keys.nodes).num(session_ttl_ms).num(event_ttl_ms);
+    call.arg(&keys.inboxes).arg(if probe { cmd.publish() } else { "" });
     for one in all {
         call.key(keys.session_state(&one.sid)).key(keys.events(&one.log)).key(keys.event_facts(&one.log));
         call.arg(one.sid.as_str()).arg(&one.token);

@@ -240,7 +240,8 @@ impl Call<'_> {
             "session_watch" => {
                 self.keys(&["s", "n"]);
                 let (session_ttl, event_ttl) = (self.one(&LIVES), self.one(&LIVES));
-                self.args(&[session_ttl, event_ttl]);
+                let publish = self.one(&["", "PUBLISH"]);
+                self.args(&[session_ttl, event_ttl, INBOX, publish]);
                 for _ in 0..self.count() {
                     let sid = self.one(&SIDS);
                     self.keys(&[&format!("ms:{sid}")]);

@@ -193,9 +193,10 @@ impl Balancer {
         Self { url, state }
     }
 
-    /// Gives a replica nothing any more.
-    pub fn drop_target(&self, url: &str) {
-        self.state.urls.lock().expect("not poisoned").retain(|known| known != url);
+    /// Gives requests to these from now on.
+    pub fn set_targets(&self, replicas: &[&Replica]) {
+        let urls = replicas.iter().map(|replica| replica.url.clone()).collect();
+        *self.state.urls.lock().expect("not poisoned") = urls;
     }
 }
 
@@ -340,4 +341,22 @@ impl Events {
             }
         }
     }
+}
+
+/// The stream of a `subscriptions/listen` request of 2026-07-28, by hand.
+pub async fn listen(http: &reqwest::Client, url: &str, notifications: &Value) -> Events {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "plain", "version": "0" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({ "notifications": notifications, "_meta": meta });
+    let message =
+        json!({ "jsonrpc": "2.0", "id": "sub", "method": "subscriptions/listen", "params": params });
+    let request = http.post(url).header("accept", "application/json, text/event-stream").json(&message);
+    let request =
+        request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", "subscriptions/listen");
+    let answer = request.send().await.expect("the server answers");
+    assert_eq!(answer.status(), 200);
+    Events::of(answer)
 }
