@@ -10,7 +10,11 @@ pages! {
     Readme: "README.md",
     Delivery: "docs/delivery.md",
     Failures: "docs/failures.md",
-    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
+}
+
+#[cfg(feature = "rmcp")]
+pages! {
+    Mcp: "docs/mcp.md",
 }

@@ -54,9 +54,18 @@ impl Running {
         assert!(ended.expect("it ends").expect("a status").success());
     }
 
-    async fn end(mut self) {
-        let ended = tokio::time::timeout(Duration::from_secs(20), self.child.wait()).await;
-        assert!(ended.expect("it ends").expect("a status").success());
+    /// Everything it says until it ends, in good order.
+    async fn end(mut self) -> Vec<String> {
+        let wait = async {
+            let mut lines = Vec::new();
+            while let Some(line) = self.lines.next_line().await.expect("text") {
+                lines.push(line);
+            }
+            (lines, self.child.wait().await.expect("a status"))
+        };
+        let (lines, status) = tokio::time::timeout(Duration::from_secs(30), wait).await.expect("it ends");
+        assert!(status.success(), "{lines:?}");
+        lines
     }
 }
 
@@ -84,12 +93,11 @@ async fn server_worker_and_client_in_three_processes() {
         (1, "7", "a report of 7 pages about queues"),
         (0, "", "stopped"),
     ] {
-        let mut client = Running::start("mcp_client", &[&urls[at], pages]).expect("it is built");
-        client.line("answer: started ").await;
-        client.line("heard: collecting sources").await;
-        client.line("asked: ").await;
-        client.line(&format!("heard: {said}")).await;
-        client.end().await;
+        let client = Running::start("mcp_client", &[&urls[at], pages]).expect("it is built");
+        let lines = client.end().await;
+        for begin in ["answer: started ", "heard: collecting sources", "asked: ", &format!("heard: {said}")] {
+            assert!(lines.iter().any(|line| line.starts_with(begin)), "no line {begin:?}: {lines:?}");
+        }
     }
     worker.interrupt().await;
     a.interrupt().await;

@@ -308,6 +308,8 @@ impl Events {
 
     /// The next event that carries a message; `None` at the end of the stream, however it came.
     pub async fn next(&mut self) -> Option<Event> {
+        // Not for each read: a server that only keeps the connection alive sends no event.
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         loop {
             while let Some(end) = self.text.find("\n\n") {
                 let event: String = self.text.drain(..end + 2).collect();
@@ -319,7 +321,7 @@ impl Events {
                     return Some(Event { id: field("id:"), message });
                 }
             }
-            let more = tokio::time::timeout(Duration::from_secs(20), self.bytes.next()).await;
+            let more = tokio::time::timeout_at(deadline, self.bytes.next()).await;
             let more = more.expect("an event or the end within 20 s")?.ok()?;
             self.text.push_str(std::str::from_utf8(&more).expect("UTF-8"));
         }
