@@ -17,3 +17,8 @@ pages! {
     States: "docs/states.md",
     Tasks: "docs/tasks.md",
 }
+
+#[cfg(feature = "rmcp")]
+pages! {
+    Mcp: "docs/mcp.md",
+}
