@@ -12,8 +12,12 @@ pages! {
     Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Operating: "docs/operating.md",
-    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
     Tasks: "docs/tasks.md",
+}
+
+#[cfg(feature = "rmcp")]
+pages! {
+    Mcp: "docs/mcp.md",
 }

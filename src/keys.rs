@@ -27,6 +27,12 @@ impl Sid {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Any other name from outside, as that of an event stream.
+    #[cfg_attr(not(feature = "rmcp"), allow(dead_code))]
+    pub(crate) fn of_text(text: &str) -> Self {
+        Self(encode(text).into())
+    }
 }
 
 impl std::borrow::Borrow<str> for Sid {
@@ -157,6 +163,30 @@ impl Keys {
 
     pub(crate) fn dedupe(&self, sid: &Sid, id: &MessageId) -> String {
         format!("{}d:{}:{}", self.base, sid.0, encode(id.as_str()))
+    }
+
+    /// What another replica needs to take an MCP session over.
+    #[cfg_attr(not(feature = "rmcp"), allow(dead_code))]
+    pub(crate) fn session_state(&self, sid: &Sid) -> String {
+        format!("{}ms:{}", self.base, sid.0)
+    }
+
+    /// The events of an SSE stream.
+    #[cfg_attr(not(feature = "rmcp"), allow(dead_code))]
+    pub(crate) fn events(&self, stream: &Sid) -> String {
+        format!("{}me:{}", self.base, stream.0)
+    }
+
+    /// Facts about those events.
+    #[cfg_attr(not(feature = "rmcp"), allow(dead_code))]
+    pub(crate) fn event_facts(&self, stream: &Sid) -> String {
+        format!("{}mf:{}", self.base, stream.0)
+    }
+
+    /// Letters for one receiver in one process.
+    #[cfg_attr(not(feature = "rmcp"), allow(dead_code))]
+    pub(crate) fn mailbox(&self, receiver: &str) -> String {
+        format!("{}mi:{receiver}", self.base)
     }
 
     /// One question.

@@ -61,6 +61,8 @@ mod push;
 mod record;
 mod registry;
 pub mod relay;
+#[cfg(feature = "rmcp")]
+pub mod rmcp;
 mod script;
 #[cfg(feature = "encryption")]
 mod seal;

@@ -8,10 +8,13 @@ mod claim;
 #[cfg(test)]
 mod contract;
 mod dead;
+mod events;
 mod fastmcp;
 mod heartbeat;
 mod layout;
 mod legs;
+mod mail;
+mod mcp_sessions;
 mod pop;
 mod push;
 mod question;
@@ -27,12 +30,20 @@ mod topic;
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
 pub(crate) use dead::{dead_list, dead_purge, dead_requeue};
+#[cfg(feature = "rmcp")]
+pub(crate) use events::{Append, Page, event_append, event_close, event_open, event_read};
 pub(crate) use fastmcp::{Taken, fastmcp_answer, fastmcp_done, fastmcp_put, fastmcp_take};
 pub(crate) use heartbeat::{Beat, heartbeat};
 pub(crate) use layout::layout;
 pub(crate) use legs::{
     Asked, End, Ended as LegEnded, Found, Held, Lost, Renewed, Stand, Take, TakenLeg, Wanted, leg_ask,
     leg_end, leg_renew, leg_say, leg_take,
+};
+#[cfg(feature = "rmcp")]
+pub(crate) use mail::{Mailed, mail_send, mail_take};
+#[cfg(feature = "rmcp")]
+pub(crate) use mcp_sessions::{
+    Party, Standing, Watched, session_drop, session_load, session_save, session_watch,
 };
 pub(crate) use pop::{Next, PopItem, pop};
 pub(crate) use push::{PushArgs, PushReply, push};
@@ -84,6 +95,16 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &dead::DEAD_LIST,
         &dead::DEAD_REQUEUE,
         &dead::DEAD_PURGE,
+        &mcp_sessions::SESSION_SAVE,
+        &mcp_sessions::SESSION_LOAD,
+        &mcp_sessions::SESSION_DROP,
+        &mcp_sessions::SESSION_WATCH,
+        &events::EVENT_APPEND,
+        &events::EVENT_OPEN,
+        &events::EVENT_READ,
+        &events::EVENT_CLOSE,
+        &mail::MAIL_SEND,
+        &mail::MAIL_TAKE,
         &question::ASK,
         &question::WAIT,
         &question::ANSWER,

@@ -26,6 +26,8 @@ mod inputs;
 mod kills;
 mod leftovers;
 mod lua;
+#[cfg(feature = "rmcp")]
+mod mcp;
 mod messages;
 mod observability;
 mod ownership;

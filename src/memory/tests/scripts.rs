@@ -20,6 +20,8 @@ const SIDS: [&str; 8] = ["s0", "s1", "s2", "s3", "%00%7B", "\u{fc}", "foreign", 
 /// Questions of a session.
 const RIDS: [&str; 4] = ["r0", "r1", "r2", "%7B"];
 const INBOX: &str = "ib:";
+/// Times to live that outlast the test, which the servers' own clocks count.
+const LIVES: [&str; 2] = ["1000000", "9000000"];
 
 /// What a script reads of the servers' clocks, and from where it reads it here.
 const CLOCK: [(&str, &str); 3] = [
@@ -41,6 +43,10 @@ struct Model {
     made: usize,
     leases: BTreeMap<String, Vec<u8>>,
     next: Vec<String>,
+    /// Of the newest event.
+    number: u64,
+    /// The newest one that was taken.
+    letter: Option<Vec<u8>>,
 }
 
 struct Call<'a> {
@@ -224,6 +230,84 @@ impl Call<'_> {
                     (self.one(&["5", "5000"]), self.one(&["2", "100"]), self.one(&["1", "20"]));
                 self.args(&[sid, id, ttl, max, limit, "2000", INBOX, "PUBLISH", "16384"]);
             }
+            "session_save" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("ms:{sid}")]);
+                let state = self.bytes();
+                self.args.push(state);
+                let ttl = self.one(&LIVES);
+                self.args(&[ttl]);
+            }
+            "session_load" => {
+                let sid = self.one(&SIDS);
+                self.keys(&[&format!("ms:{sid}")]);
+                let ttl = self.one(&LIVES);
+                self.args(&[ttl]);
+            }
+            "session_drop" => {
+                let sid = self.one(&SIDS);
+                self.keys(&["s", &format!("ms:{sid}")]);
+                self.log(true);
+                self.args(&[sid, INBOX, "PUBLISH"]);
+            }
+            "session_watch" => {
+                self.keys(&["s", "n"]);
+                let (session_ttl, event_ttl) = (self.one(&LIVES), self.one(&LIVES));
+                let publish = self.one(&["", "PUBLISH"]);
+                self.args(&[session_ttl, event_ttl, INBOX, publish]);
+                for _ in 0..self.count() {
+                    let sid = self.one(&SIDS);
+                    self.keys(&[&format!("ms:{sid}")]);
+                    self.log(true);
+                    let token = self.one(&["", "na.1:1", "nb.1:2"]);
+                    self.args(&[sid, token]);
+                }
+            }
+            "event_append" => {
+                let log = self.log(true);
+                self.args(&[log]);
+                let event = self.bytes();
+                self.args.push(event);
+                let (nonce, writer) = (self.rng.u8(..10).to_string(), self.one(&["na.1", "nb.1"]));
+                let (ttl, most) = (self.one(&LIVES), self.one(&["1", "5", "1000"]));
+                let (bytes, handoff) = (self.one(&["1", "500", "100000"]), self.one(&["0", "16384"]));
+                self.args(&[&nonce, writer, ttl, most, bytes, INBOX, "PUBLISH", handoff]);
+            }
+            "event_open" => {
+                self.log(false);
+                let (token, must) = (self.one(&["na.1:1", "nb.1:2"]), self.one(&["0", "1"]));
+                let ttl = self.one(&LIVES);
+                self.args(&[token, must, ttl]);
+            }
+            "event_read" => {
+                self.log(true);
+                let (token, after) = (self.one(&["na.1:1", "nb.1:2"]), self.number());
+                let (limit, bytes) = (self.one(&["1", "9", "64"]), self.one(&["1", "300", "100000"]));
+                self.args(&[token, &after, limit, bytes]);
+            }
+            "event_close" => {
+                self.log(false);
+                let (token, after) = (self.one(&["na.1:1", "nb.1:2"]), self.number());
+                self.args(&[token, &after]);
+            }
+            "mail_send" => {
+                let node = self.one(&NODES);
+                self.keys(&[&format!("mi:{node}.1"), "n"]);
+                self.args(&[node]);
+                let letter = self.bytes();
+                self.args.push(letter);
+                let (ttl, limit) = (self.one(&LIVES), self.one(&["1", "100"]));
+                self.args(&[ttl, limit, INBOX, "PUBLISH"]);
+            }
+            "mail_take" => {
+                let node = self.one(&NODES);
+                self.keys(&[&format!("mi:{node}.1")]);
+                let limit = self.one(&["1", "64"]);
+                self.args(&[limit]);
+                if let Some(letter) = self.model.letter.clone() {
+                    self.args.push(letter);
+                }
+            }
             "question_ask" => self.question_ask(),
             "question_wait" => {
                 self.keys(&["s", "n"]);
@@ -272,6 +356,24 @@ impl Call<'_> {
             bridge if bridge.starts_with("fastmcp_") => self.fastmcp(bridge),
             topic if topic.starts_with("topic_") => self.topic(topic),
             other => panic!("no random calls for the script {other}: add them here"),
+        }
+    }
+
+    /// The keys of an event log: with its events, or its facts alone.
+    fn log(&mut self, whole: bool) -> &'static str {
+        let log = self.one(&["l0", "l1"]);
+        if whole {
+            self.keys(&[&format!("me:{log}")]);
+        }
+        self.keys(&[&format!("mf:{log}")]);
+        log
+    }
+
+    /// The number of an event, or of none.
+    fn number(&mut self) -> String {
+        match self.model.number {
+            0 => "0".to_owned(),
+            number => number.saturating_sub(self.rng.u64(..6)).to_string(),
         }
     }
 
@@ -486,6 +588,10 @@ impl Model {
             (name, _) if name.starts_with("task_") || name.starts_with("leg_") => {
                 self.learn_leg(script, call, reply);
             }
+            ("mail_take", Wire::Group(_, parts)) => {
+                self.letter = parts.get(1).map(|letter| letter.bytes().to_vec());
+            }
+            ("event_append", Wire::Group(_, parts)) => self.number = parts[1].int().unsigned_abs(),
             ("push" | "coalesce", _) => self.pushed += 1,
             ("claim" | "pop" | "ack", Wire::Group(_, answers)) => {
                 for (sid, answer) in call.sids.iter().zip(answers) {
@@ -615,6 +721,7 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         their_ear.words(&format!("SUBSCRIBE {INBOX}{node}")).await;
     }
     for foreign in [
+        "SET {0}:t:foreign x",
         "SET {0}:q:foreign x",
         "HSET {0}:dead:foreign-dead f v",
         "SET {0}:e:foreign-dead:r0 x",
@@ -704,6 +811,17 @@ async fn random_calls_of_our_scripts_give_the_same_replies_doorbells_and_state()
         "dead_requeue requeued",
         "dead_requeue full",
         "dead_list -WRONGTYPE",
+        "session_load state",
+        "session_load unknown",
+        "session_drop dropped",
+        "event_append known",
+        "event_open unknown",
+        "event_read events",
+        "event_read shadow",
+        "event_close closed",
+        "mail_send sent",
+        "mail_send gone",
+        "mail_send full",
         "question_ask asked",
         "question_ask known",
         "question_ask other",

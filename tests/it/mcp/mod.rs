@@ -1,0 +1,9 @@
+//! rmcp servers in several replicas, over HTTP, with rmcp's client and with a plain one.
+
+mod listening;
+mod processes;
+mod questions;
+mod replicas;
+mod sessions;
+mod streams;
+mod support;
