@@ -1,5 +1,5 @@
-//! A worker of `mcp_server`: takes jobs, reports progress to the client that waits, and asks its user a question. Start
-//! several: one works, the others stand by.
+//! A worker of `mcp_server`: takes jobs, reports progress to the client that waits, and asks its user a question. One
+//! works at a time: a second one takes over from the first, which then ends.
 //!
 //! ```sh
 //! cargo run --example mcp_worker -- redis://localhost

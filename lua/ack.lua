@@ -30,15 +30,15 @@ local o = {
 local now = now_ms()
 
 -- Receipts stand at ARGV[first..last]. Answers how many were removed, how many expired ones went with them, and
--- whether the list is known to be empty now. Reads one record more than it removes: that tells the last case,
--- the common one, without another call.
+-- whether the list is known to be empty now, or else its head if that was read. Reads one record more than it
+-- removes: that tells the last case, the common one, without another call.
 local function remove_delivered(q, first, last)
   local acked, expired, a = 0, 0, first
   while a <= last do
     local asked = math.min(last - a + 2, 32)
     local chunk = redis.call('LRANGE', q, '0', asked == 2 and '1' or asked - 1)
     if #chunk == 0 then return acked, expired, true end
-    local gone = 0
+    local gone, head = 0, nil
     for _, r in ipairs(chunk) do
       local skip = a
       while skip <= last and not has_receipt(r, ARGV[skip]) do skip = skip + 1 end
@@ -48,12 +48,13 @@ local function remove_delivered(q, first, last)
       elseif f and f.expires_ms <= now then
         gone, expired = gone + 1, expired + 1
       else
-        a = last + 1
+        a, head = last + 1, r
         break
       end
     end
     if gone > 0 then redis.call('LTRIM', q, gone == 1 and '1' or gone, '-1') end
     if gone == #chunk and gone < asked then return acked, expired, true end
+    if head then return acked, expired, false, head end
   end
   return acked, expired, false
 end
@@ -61,13 +62,13 @@ end
 local function ack_one(q, dead, sid, epoch, want, first, last)
   local owner = ownership(s, sid, node .. ':' .. epoch)
   if owner ~= 'held' then return { owner } end
-  local acked, expired, empty = remove_delivered(q, first, last)
+  local acked, expired, empty, head = remove_delivered(q, first, last)
   if empty then
     redis.call('ZREM', w, sid)
     if expired == 0 and acked == last - first + 1 then return acked end
     return { 'ok', 0, acked, expired, 0 }
   end
-  return next_reply(q, dead, w, sid, now, o, want, acked, expired)
+  return next_reply(q, dead, w, sid, now, o, want, acked, expired, head)
 end
 
 local out = {}

@@ -12,6 +12,7 @@ pages! {
     Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Operating: "docs/operating.md",
+    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
     Tasks: "docs/tasks.md",

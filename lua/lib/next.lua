@@ -4,11 +4,12 @@
 -- format not understood. A head whose not-before lies ahead keeps its place and everything behind it waits;
 -- in tail order it goes behind the ready ones instead, at most 256 a call.
 -- Answers the head (or false), wait_ms, expired, buried. No head and no wait: the list is empty. Bounded: after 512
--- dropped heads it answers wait_ms 1, that is "ask again".
-local function settle_head(q, dead, now, o)
+-- dropped heads it answers wait_ms 1, that is "ask again". `head`: the first record, where the caller has read it.
+local function settle_head(q, dead, now, o, head)
   local expired, buried, rotated, wait = 0, 0, 0, 0
   while true do
-    local r = redis.call('LINDEX', q, 0)
+    local r = head or redis.call('LINDEX', q, '0')
+    head = nil
     if not r then return false, 0, expired, buried end
     if expired + buried >= 512 then return false, 1, expired, buried end
     local f = record_parse(r)
@@ -38,13 +39,13 @@ local function settle_head(q, dead, now, o)
   end
 end
 
--- The head and what may follow it in one batch: at most `want` records and about `budget` bytes, never less
--- than one record. Expired ones in between are left out here and dropped when they come to the head. How many are
--- read at a time follows from the size of the one before, so that large records do not fill the server's memory.
-local function read_batch(q, now, max_attempts, want, budget, size)
-  local out, bytes, at = {}, 0, 0
-  while #out < want and at < 1024 do
-    local step = math.max(1, math.min(want, 16, math.floor(budget / size)))
+-- The head, which was read, and what may follow it in one batch: at most `want` records and about `budget` bytes.
+-- Expired ones in between are left out here and dropped when they come to the head. How many are read at a time
+-- follows from the size of the one before, so that large records do not fill the server's memory.
+local function read_batch(q, now, max_attempts, want, budget, head)
+  local out, bytes, at, size = { head }, #head, 1, #head
+  while #out < want and bytes < budget and at < 1024 do
+    local step = math.max(1, math.min(want - #out, 16, math.floor((budget - bytes) / size)))
     local chunk = redis.call('LRANGE', q, at, at + step - 1)
     if #chunk == 0 then return out, bytes end
     for _, r in ipairs(chunk) do
@@ -52,7 +53,7 @@ local function read_batch(q, now, max_attempts, want, budget, size)
       local f = record_parse(r)
       if not f or f.attempts >= max_attempts or f.not_before_ms > now then return out, bytes end
       if f.expires_ms > now then
-        if #out > 0 and bytes + #r > budget then return out, bytes end
+        if bytes + #r > budget then return out, bytes end
         out[#out + 1] = r
         bytes = bytes + #r
         if #out >= want then return out, bytes end
@@ -66,8 +67,8 @@ end
 -- One session's part of a reply: {status, wait_ms, acked, expired, buried, record...}. Status `more`: there is
 -- something, but this reply is full; ask again. Empties leave the index, so that a session is in `w` exactly
 -- while its list is not empty.
-local function next_reply(q, dead, w, sid, now, o, want, acked, expired)
-  local head, wait, dropped, buried = settle_head(q, dead, now, o)
+local function next_reply(q, dead, w, sid, now, o, want, acked, expired, first)
+  local head, wait, dropped, buried = settle_head(q, dead, now, o, first)
   local reply = { 'ok', wait, acked, expired + dropped, buried }
   if not head then
     if wait == 0 then redis.call('ZREM', w, sid) end
@@ -75,7 +76,7 @@ local function next_reply(q, dead, w, sid, now, o, want, acked, expired)
     if o.budget <= 0 then
       reply[1] = 'more'
     else
-      local records, bytes = read_batch(q, now, o.max_attempts, want, o.budget, #head)
+      local records, bytes = read_batch(q, now, o.max_attempts, want, o.budget, head)
       for _, r in ipairs(records) do reply[#reply + 1] = r end
       o.budget = o.budget - bytes
     end

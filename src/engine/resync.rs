@@ -2,6 +2,7 @@
 //! not. Only sessions with pending work are visited, whatever the number of sessions.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +14,8 @@ use crate::{Result, script};
 
 /// Sessions in one look.
 const PAGE: u64 = 1000;
+/// The looks of many processes spread over so long.
+const JITTER: Duration = Duration::from_millis(50);
 
 /// `seen`: the generations in which the inboxes were heard before any session was served.
 pub(super) async fn run(engine: Weak<Engine>, mut heard: Heard, mut seen: Vec<u64>, stop: CancellationToken) {
@@ -20,6 +23,8 @@ pub(super) async fn run(engine: Weak<Engine>, mut heard: Heard, mut seen: Vec<u6
         let Some(now) = heard.now(seen.len()) else { return };
         let again: Vec<usize> = (0..seen.len()).filter(|&p| now[p] > seen[p]).collect();
         if !again.is_empty() {
+            // Many processes come back at the same moment.
+            tokio::time::sleep(JITTER.mul_f64(fastrand::f64())).await;
             let Some(engine) = engine.upgrade() else { return };
             engine.signals.look_again();
             let looks = again.iter().map(|&p| resync(&engine, &engine.core.partitions[p].keys));

@@ -38,6 +38,7 @@ mod questions;
 mod races;
 mod restart;
 mod retry;
+mod scale;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod shutdown;

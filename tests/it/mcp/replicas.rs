@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-
 use super::support::{Balancer, Plain, Replica, TestClient, numbered, session_of};
 use crate::support::fixture::{Fixture, Process};
 use crate::support::wait::wait_until;
