@@ -1,13 +1,14 @@
 //! A `tools/call`, and whether it becomes a task; the requests about tasks.
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult, ProtocolVersion,
-    UpdateTaskParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult, JsonObject,
+    ProtocolVersion, UpdateTaskParams,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
 use super::leg::Gate;
+use super::table::Arguments;
 use super::{DurableTasks, TaskMode, convert};
 use crate::tasks::{ContextSnapshot, NewTask};
 
@@ -17,7 +18,7 @@ const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 impl<H: ServerHandler> DurableTasks<H> {
     pub(super) async fn call(
         &self,
-        mut params: CallToolRequestParams,
+        params: CallToolRequestParams,
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let tool = self.shared.tools.get(&*params.name).filter(|tool| tool.mode != TaskMode::Forbidden);
@@ -28,11 +29,12 @@ impl<H: ServerHandler> DurableTasks<H> {
                 _ => self.handler.call_tool(params, context).await,
             };
         }
-        if let Some(check) = &tool.check {
-            check(params.arguments.as_ref().unwrap_or(&rmcp::model::JsonObject::new()))?;
+        self.started()?;
+        if let Arguments::Checked(check) = &tool.arguments {
+            check(params.arguments.as_ref().unwrap_or(&JsonObject::new()))?;
         }
-        let new = self.new_task(&mut params, &context)?;
-        if tool.begins {
+        let new = self.new_task(&params, &context)?;
+        if let Arguments::ByTheTool = tool.arguments {
             let gate = Gate::default();
             context.extensions.insert(gate.clone());
             let answer = self.handler.call_tool(params, context).await;
@@ -46,7 +48,7 @@ impl<H: ServerHandler> DurableTasks<H> {
 
     fn new_task(
         &self,
-        params: &mut CallToolRequestParams,
+        params: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<NewTask, ErrorData> {
         let scope = (self.shared.scope_of)(context)?;
@@ -70,10 +72,10 @@ impl<H: ServerHandler> DurableTasks<H> {
                 }
             }
         }
-        // rmcp took it out of the params.
-        let meta = params.meta.replace(context.meta.clone());
-        let call = serde_json::to_vec(&*params).map_err(|e| internal(&e))?;
-        params.meta = meta;
+        // rmcp took its `_meta` out of the params.
+        let mut call = params.clone();
+        call.meta = Some(context.meta.clone());
+        let call = serde_json::to_vec(&call).map_err(|e| internal(&e))?;
         Ok(NewTask::new(&scope, call).context(kept))
     }
 
@@ -135,18 +137,21 @@ impl<H: ServerHandler> DurableTasks<H> {
         if !context.client_capabilities().is_some_and(|client| client.supports_tasks()) {
             return Some(convert::tasks_missing());
         }
-        Some(ErrorData::invalid_params(format!("the params of {method} are not as the specification has them"), None))
+        Some(ErrorData::invalid_params(
+            format!("the params of {method} are not as the specification has them"),
+            None,
+        ))
     }
 }
 
 /// The version of the protocol has tasks.
-fn modern(context: &RequestContext<RoleServer>) -> bool {
+pub(super) fn modern(context: &RequestContext<RoleServer>) -> bool {
     let version = context.protocol_version();
     version.is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
 /// The client wants tasks for this request.
-fn wanted(context: &RequestContext<RoleServer>) -> bool {
+pub(super) fn wanted(context: &RequestContext<RoleServer>) -> bool {
     modern(context) && context.meta.client_capabilities().is_some_and(|client| client.supports_tasks())
 }
 

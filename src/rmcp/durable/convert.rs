@@ -1,20 +1,17 @@
 //! Between the engine's types and rmcp's.
 
 use rmcp::ErrorData;
-use rmcp::model::{ClientCapabilities, CreateTaskResult, GetTaskResult, InputRequest, InputRequests, JsonObject};
-use serde::de::DeserializeOwned;
+use rmcp::model::{
+    ClientCapabilities, CreateTaskResult, GetTaskResult, InputRequest, InputRequests, ServerCapabilities,
+    TASKS_EXTENSION_ID,
+};
 
 use crate::Error;
 use crate::tasks::DetailedTask;
 
-/// Refuses arguments as rmcp's `Parameters<P>` does.
-pub(super) fn check<P: DeserializeOwned>(arguments: &JsonObject) -> Result<(), ErrorData> {
-    match serde_json::from_value::<P>(arguments.clone().into()) {
-        Ok(_) => Ok(()),
-        Err(e) => {
-            Err(ErrorData::invalid_params(format!("failed to deserialize parameters: {e}"), None))
-        }
-    }
+/// The server has the extension.
+pub(super) fn advertise(capabilities: &mut ServerCapabilities) {
+    capabilities.extensions.get_or_insert_default().entry(TASKS_EXTENSION_ID.to_owned()).or_default();
 }
 
 /// What the client gets to hear of an error. Details of the store stay here.
@@ -49,7 +46,7 @@ pub(super) fn got(task: &DetailedTask) -> Result<GetTaskResult, ErrorData> {
 }
 
 /// By way of text: both sides know the wire form.
-fn detailed(task: &DetailedTask) -> Result<rmcp::model::DetailedTask, ErrorData> {
+pub(super) fn detailed(task: &DetailedTask) -> Result<rmcp::model::DetailedTask, ErrorData> {
     let wire = serde_json::to_string(task).and_then(|text| serde_json::from_str(&text));
     wire.map_err(|error| {
         tracing::error!(task = task.task_id, %error, "a stored task is none of rmcp's");
@@ -58,18 +55,27 @@ fn detailed(task: &DetailedTask) -> Result<rmcp::model::DetailedTask, ErrorData>
 }
 
 /// What a client would need to be able to do, to answer these, and did not declare.
-pub(super) fn undeclared(requests: &InputRequests, client: &ClientCapabilities) -> Option<ClientCapabilities> {
+pub(super) fn undeclared(
+    requests: &InputRequests,
+    client: &ClientCapabilities,
+) -> Option<ClientCapabilities> {
     let mut needs = serde_json::Map::new();
     for request in requests.values() {
-        let (name, declared) = match request {
-            InputRequest::Elicitation(_) => ("elicitation", client.elicitation.is_some()),
-            InputRequest::CreateMessage(_) => ("sampling", client.sampling.is_some()),
-            InputRequest::ListRoots(_) => ("roots", client.roots.is_some()),
-            _ => continue,
-        };
+        let Some((name, declared)) = declared(request, client) else { continue };
         if !declared {
             needs.insert(name.to_owned(), serde_json::json!({}));
         }
     }
     if needs.is_empty() { None } else { Some(serde_json::from_value(needs.into()).unwrap_or_default()) }
+}
+
+/// The capability that answering a request takes, and whether the client has it; `None` for a kind that is not known here.
+#[allow(deprecated, reason = "sampling and roots are deprecated, and still asked for")]
+pub(super) fn declared(request: &InputRequest, client: &ClientCapabilities) -> Option<(&'static str, bool)> {
+    Some(match request {
+        InputRequest::Elicitation(_) => ("elicitation", client.elicitation.is_some()),
+        InputRequest::CreateMessage(_) => ("sampling", client.sampling.is_some()),
+        InputRequest::ListRoots(_) => ("roots", client.roots.is_some()),
+        _ => return None,
+    })
 }

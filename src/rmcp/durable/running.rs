@@ -4,17 +4,18 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientJsonRpcMessage, ClientRequest,
-    InputRequiredResult, JsonRpcMessage, NumberOrString, ProgressToken, ProtocolVersion, ServerConfig,
-    ServerJsonRpcMessage, ServerNotification,
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientJsonRpcMessage, InputRequiredResult,
+    JsonObject, JsonRpcMessage, ProtocolVersion, RequestMetaObject, ServerConfig, ServerJsonRpcMessage,
+    ServerNotification,
 };
-use rmcp::service::{RequestContext, serve_directly_with_ct};
-use rmcp::transport::OneshotTransport;
+use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::convert;
 use super::leg::TaskLeg;
+use super::once::Once;
 use crate::CancellationToken;
 use crate::tasks::{InputRequired, Leg, LegOutcome, TaskContext, TaskHandler};
 
@@ -33,54 +34,59 @@ impl<H> ToolLegs<H> {
 impl<H: ServerHandler> TaskHandler for ToolLegs<H> {
     async fn run(&self, leg: Leg) -> LegOutcome {
         match request(&leg) {
-            Ok(params) => call(self.handler.clone(), params, leg).await,
+            Ok((message, client)) => call(self.handler.clone(), message, client, leg).await,
             Err(e) => LegOutcome::error(-32603, &format!("the stored call cannot be read: {e}")),
         }
     }
 }
 
-/// The request as the client would send it again with its answers.
-fn request(leg: &Leg) -> serde_json::Result<CallToolRequestParams> {
-    let mut params: CallToolRequestParams = serde_json::from_slice(&leg.call)?;
+/// The request as the client would send it again with its answers, and what its sender can do.
+fn request(leg: &Leg) -> serde_json::Result<(ClientJsonRpcMessage, ClientCapabilities)> {
+    let mut params: JsonObject = serde_json::from_slice(&leg.call)?;
     if leg.number > 0 {
-        params.request_state = leg.state.as_ref().map(|state| String::from_utf8_lossy(state).into_owned());
-        let answers = leg.answers.iter();
-        let answers = answers.map(|(name, answer)| Ok((name.clone(), serde_json::from_str(answer.get())?)));
-        params.input_responses = Some(answers.collect::<serde_json::Result<_>>()?);
+        match &leg.state {
+            Some(state) => params.insert("requestState".into(), String::from_utf8_lossy(state).into()),
+            None => params.remove("requestState"),
+        };
+        // Those that came before the task began stay.
+        let answers = params.entry("inputResponses").or_insert_with(|| Value::Object(JsonObject::new()));
+        for (name, answer) in &leg.answers {
+            answers[name] = serde_json::from_str(answer.get())?;
+        }
     }
-    // Progress is shown as the status message, whether the client asked for it or not.
-    let meta = params.meta.get_or_insert_default();
-    if meta.get_progress_token().is_none() {
-        meta.set_progress_token(ProgressToken(NumberOrString::String("task".into())));
+    let meta = params.entry("_meta").or_insert_with(|| Value::Object(JsonObject::new()));
+    if meta["progressToken"].is_null() {
+        // Progress is shown as the status message, whether the client asked for it or not.
+        meta["progressToken"] = "task".into();
     }
-    Ok(params)
+    let meta: RequestMetaObject = serde_json::from_value(meta.clone())?;
+    let client = meta.client_capabilities().unwrap_or_default();
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    Ok((serde_json::from_value(message)?, client))
 }
 
-async fn call<H: ServerHandler>(handler: Arc<H>, params: CallToolRequestParams, leg: Leg) -> LegOutcome {
-    let client = params.meta.as_ref().and_then(|meta| meta.client_capabilities()).unwrap_or_default();
+async fn call<H: ServerHandler>(
+    handler: Arc<H>,
+    mut message: ClientJsonRpcMessage,
+    client: ClientCapabilities,
+    leg: Leg,
+) -> LegOutcome {
     let task = leg.task.clone();
-    let extension = TaskLeg {
+    let client = Arc::new(client);
+    message.insert_extension(TaskLeg {
         task: task.clone(),
         scope: leg.scope,
         context: Arc::new(leg.context),
         number: leg.number,
         attempt: leg.attempt,
-    };
-    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-    let mut message: ClientJsonRpcMessage = JsonRpcMessage::request(request, NumberOrString::Number(1));
-    message.insert_extension(extension);
+        client: client.clone(),
+    });
     let (ended, end) = oneshot::channel();
     let (stop, dropped) = (CancellationToken::new(), CancellationToken::new());
-    let once = Once {
-        handler,
-        stop: stop.clone(),
-        dropped: dropped.clone(),
-        ended: Mutex::new(Some(ended)),
-    };
-    // Dropped with this future: then the handler is dropped too.
-    let _dropped = dropped.clone().drop_guard();
-    let (transport, mut sent) = OneshotTransport::<RoleServer>::new(message);
-    let running = serve_directly_with_ct(once, transport, None, dropped);
+    let tool = Tool { handler, stop: stop.clone(), dropped: dropped.clone(), ended: Mutex::new(Some(ended)) };
+    // With this future the handler's goes, too.
+    let _dropped = dropped.drop_guard();
+    let mut once = Once::start(tool, message);
     let mut end = std::pin::pin!(end);
     // What is not from the handler itself: rmcp refused the request.
     let mut refused = None;
@@ -88,16 +94,14 @@ async fn call<H: ServerHandler>(handler: Arc<H>, params: CallToolRequestParams, 
         tokio::select! {
             biased;
             answer = &mut end => break answer,
-            message = sent.recv() => match message {
+            sent = once.next() => match sent {
                 Some(JsonRpcMessage::Error(error)) => refused = Some(error.error),
                 Some(message) => progress(&task, message),
                 None => break end.await,
             },
             () = task.cancelled(), if !stop.is_cancelled() => stop.cancel(),
-            () = task.shutting_down(), if !stop.is_cancelled() => {}
         }
     };
-    drop(running);
     match (answer, refused) {
         (Ok(answer), _) => outcome(answer, &task, &client),
         (Err(_), Some(error)) => failed(&error),
@@ -119,7 +123,7 @@ fn progress(task: &TaskContext, message: ServerJsonRpcMessage) {
 fn outcome(
     answer: Result<CallToolResponse, ErrorData>,
     task: &TaskContext,
-    client: &rmcp::model::ClientCapabilities,
+    client: &ClientCapabilities,
 ) -> LegOutcome {
     match answer {
         Ok(CallToolResponse::Complete(result)) => LegOutcome::completed(&result),
@@ -138,7 +142,7 @@ fn failed(error: &ErrorData) -> LegOutcome {
     }
 }
 
-fn ask(asked: InputRequiredResult, client: &rmcp::model::ClientCapabilities) -> LegOutcome {
+fn ask(asked: InputRequiredResult, client: &ClientCapabilities) -> LegOutcome {
     let requests = asked.input_requests.unwrap_or_default();
     if let Some(missing) = convert::undeclared(&requests, client) {
         return failed(&ErrorData::missing_required_client_capability(missing));
@@ -157,14 +161,14 @@ fn ask(asked: InputRequiredResult, client: &rmcp::model::ClientCapabilities) -> 
 }
 
 /// The handler, for one call: its answer comes as it is, also after the task was cancelled.
-struct Once<H> {
+struct Tool<H> {
     handler: Arc<H>,
     stop: CancellationToken,
     dropped: CancellationToken,
     ended: Mutex<Option<oneshot::Sender<Result<CallToolResponse, ErrorData>>>>,
 }
 
-impl<H: ServerHandler> ServerHandler for Once<H> {
+impl<H: ServerHandler> ServerHandler for Tool<H> {
     fn get_info(&self) -> ServerConfig {
         self.handler.get_info()
     }
