@@ -25,9 +25,12 @@ use serde_json::{Value, json};
 const TTL_MS: u64 = 1000;
 const RESOURCE: &str = "test://static-text";
 
-struct Suite {
-    sessions: Sessions,
-    link: SessionLink,
+/// The handler.
+pub(crate) struct Suite {
+    /// What listens, and publishes.
+    pub(crate) sessions: Sessions,
+    /// The tie to its session.
+    pub(crate) link: SessionLink,
 }
 
 impl Suite {

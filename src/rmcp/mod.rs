@@ -6,8 +6,10 @@
 //! - [`Sessions::listen`] feeds `subscriptions/listen` streams from topics.
 //! - [`PeerAsker`] asks a client what a worker wants to know; a [`SessionLink`] brings one along.
 //! - [`SessionLink`] serves the session of a handler: one line in `on_initialized`.
+//! - [`DurableTasks`] makes tools run as durable tasks, on any worker, asked for at any replica.
 
 mod asker;
+mod durable;
 mod events;
 mod hub;
 mod limits;
@@ -23,6 +25,7 @@ mod watch;
 mod wire;
 
 pub use asker::PeerAsker;
+pub use durable::{DurableTasks, InTask, TaskBody, TaskHttp, TaskLeg, TaskMode, ToolLegs, VerifiedCaller};
 pub use manager::{Manager, ManagerError};
 pub use sessions::{SessionLink, Sessions, SessionsBuilder, session_id};
 pub use sink::PeerSink;

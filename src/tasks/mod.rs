@@ -126,7 +126,7 @@ impl Tasks {
             return Err(Error::invalid("task ttl", "is over the longest life of a task"));
         }
         let poll_ms = millis("poll interval", new.poll_interval.unwrap_or(settings.poll_interval))?;
-        if !new.context.headers.is_empty() && !self.vault.has_keys() && !settings.headers_in_clear {
+        if !new.context.headers.is_empty() && !self.may_keep_headers() {
             return Err(Error::invalid(
                 "task context",
                 "has headers, which may be secrets: use `Tasks::encrypted`, or `Tasks::headers_in_clear`",
@@ -253,6 +253,16 @@ impl Tasks {
 
     fn core(&self) -> &Arc<Core> {
         &self.courier.core
+    }
+
+    #[cfg(feature = "rmcp")]
+    pub(crate) fn group_name(&self) -> &str {
+        &self.group
+    }
+
+    /// Whether headers may be stored with a task.
+    pub(crate) fn may_keep_headers(&self) -> bool {
+        self.vault.has_keys() || self.settings.headers_in_clear
     }
 
     fn address(&self, scope: &Scope, id: &str) -> Address {

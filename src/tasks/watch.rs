@@ -174,6 +174,11 @@ impl TaskWatch {
         }
     }
 
+    /// The task.
+    pub fn id(&self) -> &TaskId {
+        &self.id
+    }
+
     /// The task's state: at once the first time, then after the next change. `None` after a terminal state was given, and
     /// when the task expired.
     ///
