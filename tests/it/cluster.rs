@@ -253,8 +253,8 @@ async fn replaced(order: &'static str) {
             let mut seen: Vec<_> = (sink.seen().iter().filter(|d| d.session == *s))
                 .map(|d| String::from_utf8_lossy(d.body()).into_owned())
                 .collect();
-            // A master that comes back first runs what stood in its socket, before it learns that it is none any more:
-            // a push that we repeated elsewhere rings once more from there. Order is that of the first deliveries.
+            // Around a failover a message may come once more, also after later ones: seen with a paused master that
+            // came back. Order is that of the first deliveries.
             let mut known = std::collections::HashSet::new();
             seen.retain(|body| known.insert(body.clone()));
             seen
