@@ -12,7 +12,6 @@ pages! {
     Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Operating: "docs/operating.md",
-    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
     Tasks: "docs/tasks.md",
