@@ -3,7 +3,7 @@
 -- Every session is judged alone. A receipt that is no longer at the head is passed over: a repeated ack removes
 -- nothing twice. Begins with a removal or a read, so it drains a full server.
 --
--- Uses      lib/fast.lua, lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/some.lua, lib/next.lua, lib/guarded.lua
+-- Uses      lib/fast.lua, lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/owner.lua, lib/some.lua, lib/next.lua, lib/guarded.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3..] q dead           LIST    for each session: its records, its dead letters
@@ -52,8 +52,11 @@ local function remove_delivered(q, first, last)
         break
       end
     end
+    if gone == #chunk and gone < asked then
+      redis.call('DEL', q)
+      return acked, expired, true
+    end
     if gone > 0 then redis.call('LTRIM', q, gone == 1 and '1' or gone, '-1') end
-    if gone == #chunk and gone < asked then return acked, expired, true end
     if head then return acked, expired, false, head end
   end
   return acked, expired, false
@@ -77,18 +80,11 @@ end
 
 local function ack_one(i)
   if foreign then return { 'error', foreign } end
-  local at, owner = starts[i], owners[i]
-  if owner ~= node .. ':' .. ARGV[at + 1] then return { owner and 'fenced' or 'lost' } end
+  local at = starts[i]
+  local owner = ownership_of(owners[i], node .. ':' .. ARGV[at + 1])
+  if owner ~= 'held' then return { owner } end
   local q, receipts = KEYS[2 * i + 1], tonumber(ARGV[at + 3])
-  local acked, expired, empty, head
-  if receipts == 1 then
-    local chunk = call('LRANGE', q, '0', '1')
-    if chunk[1] and not chunk[2] and has_receipt(chunk[1], ARGV[at + 4]) then
-      call('DEL', q)
-      acked, expired, empty = 1, 0, true
-    end
-  end
-  if not acked then acked, expired, empty, head = remove_delivered(q, at + 4, at + 3 + receipts) end
+  local acked, expired, empty, head = remove_delivered(q, at + 4, at + 3 + receipts)
   if empty then
     empties = empties + 1
     emptied[empties], emptied_at[empties] = sids[i], i

@@ -71,7 +71,7 @@ local function take_back(refused)
   for _, first in ipairs(firsts) do
     local q = KEYS[2 * first + 1]
     redis.call('DEL', q)
-    for i = first, #KEYS / 2 - 1 do
+    for i = first, count do
       local reply = out[i]
       if KEYS[2 * i + 1] == q and (type(reply) == 'number' or reply and reply[1] == 'queued') then
         read_options(ARGV[6 * i + 3])

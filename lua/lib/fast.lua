@@ -2,4 +2,3 @@
 -- they cost. Stands in front of the other shared files.
 local redis, KEYS, ARGV = redis, KEYS, ARGV
 local call = redis.call
-local find = string.find

@@ -1,6 +1,5 @@
 -- Idempotence of a push. `d` belongs to one message id (bit ''), or to a block of ids of one producer, one bit each.
 -- A block's life is extended while it is in use, so that each bit outlives its window.
--- Answers whether the id is known, or an error to return; else the id is marked.
 local kept
 local function keep_block(d, window_ms)
   if d == kept then return end
@@ -8,6 +7,7 @@ local function keep_block(d, window_ms)
   kept = d
 end
 
+-- Answers whether the id is known, or an error to return; else the id is marked.
 local function seen_before(d, window_ms, bit)
   local old, known
   if bit == '' then
