@@ -1,11 +1,12 @@
 //! What the tests of durable tasks share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mcp_courier::Courier;
-use mcp_courier::tasks::{DetailedTask, LegOutcome, Scope, TaskStatus, Tasks};
+use mcp_courier::tasks::{DetailedTask, Leg, LegOutcome, Scope, TaskHandler, TaskStatus, Tasks};
+use mcp_courier::{CancellationToken, Courier};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -69,6 +70,23 @@ pub async fn wait_count(what: &str, count: &AtomicUsize, expected: usize) {
         if n >= expected { Ok(()) } else { Err(format!("{n} of {expected}")) }
     })
     .await;
+}
+
+/// A handler that counts its start and says something when the gate opens.
+pub fn gated(
+    gate: &CancellationToken,
+    started: &Arc<AtomicUsize>,
+    says: fn(&Leg) -> String,
+) -> impl TaskHandler + use<> {
+    let (gate, started) = (gate.clone(), started.clone());
+    move |leg: Leg| {
+        let (gate, started) = (gate.clone(), started.clone());
+        async move {
+            started.fetch_add(1, Ordering::SeqCst);
+            gate.cancelled().await;
+            text(&says(&leg))
+        }
+    }
 }
 
 /// The tasks of a test, in their default group.

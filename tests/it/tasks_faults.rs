@@ -13,7 +13,7 @@ use crate::support::fixture::{Fixture, Process};
 use crate::support::private::{Options, private_or_skip};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::wait::wait_until;
-use crate::tasks::{answer, ms, scope, tasks, text, text_of, wait_count, wait_status};
+use crate::tasks::{answer, gated, ms, scope, tasks, text, text_of, wait_count, wait_status};
 
 /// Every signal to workers is lost: what it would have said comes with the renewal of the lease.
 #[tokio::test]
@@ -87,17 +87,7 @@ async fn a_result_that_cannot_be_stored_waits_for_the_server() {
     let (near, far) = (t.courier().await, t.connect_to(proxy.url()).await);
     let u = scope("u");
     let (gate, started) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
-    let handler = {
-        let (gate, started) = (gate.clone(), started.clone());
-        move |leg: Leg| {
-            let (gate, started) = (gate.clone(), started.clone());
-            async move {
-                started.fetch_add(1, Ordering::SeqCst);
-                gate.cancelled().await;
-                text(&leg.attempt.to_string())
-            }
-        }
-    };
+    let handler = gated(&gate, &started, |leg| leg.attempt.to_string());
     let worker = tasks(&far).worker().lease(Duration::from_secs(60)).start(handler).await.expect("started");
     let id = tasks(&near).create(NewTask::new(&u, "x")).await.expect("made").task_id;
     wait_count("it runs", &started, 1).await;
@@ -146,17 +136,7 @@ async fn a_full_server_refuses_new_tasks_and_lets_old_ones_end() {
     };
     let u = scope("u");
     let (gate, started) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
-    let handler = {
-        let (gate, started) = (gate.clone(), started.clone());
-        move |_: Leg| {
-            let (gate, started) = (gate.clone(), started.clone());
-            async move {
-                started.fetch_add(1, Ordering::SeqCst);
-                gate.cancelled().await;
-                text("done")
-            }
-        }
-    };
+    let handler = gated(&gate, &started, |_| "done".into());
     let builder = tasks(&courier).worker().concurrency(1).lease(ms(600));
     let worker = builder.start(handler).await.expect("started");
     let runs = tasks(&courier).create(NewTask::new(&u, "x")).await.expect("made").task_id;

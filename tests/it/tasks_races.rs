@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::fixture::Fixture;
 use crate::support::wait::wait_until;
-use crate::tasks::{answer, key, ms, scope, tasks, text, text_of, wait_count, wait_status};
+use crate::tasks::{answer, gated, key, ms, scope, tasks, text, text_of, wait_count, wait_status};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_updates_that_meet_start_one_leg() {
@@ -158,17 +158,7 @@ async fn the_late_result_of_a_worker_that_lost_its_lease_is_refused() {
     let u = scope("u");
     let gate = CancellationToken::new();
     let started = Arc::new(AtomicUsize::new(0));
-    let zombie = {
-        let (gate, started) = (gate.clone(), started.clone());
-        move |_: Leg| {
-            let (gate, started) = (gate.clone(), started.clone());
-            async move {
-                started.fetch_add(1, Ordering::SeqCst);
-                gate.cancelled().await;
-                text("the zombie's")
-            }
-        }
-    };
+    let zombie = gated(&gate, &started, |_| "the zombie's".into());
     let first = tasks(&one).worker().lease(Duration::from_secs(60)).start(zombie).await.expect("started");
     let id = tasks(&one).create(NewTask::new(&u, "x")).await.expect("made").task_id;
     wait_count("it runs", &started, 1).await;
