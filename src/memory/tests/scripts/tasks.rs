@@ -88,7 +88,8 @@ impl Call<'_> {
             "task_tell" => {
                 self.task();
                 let (teller, told) = (self.one(&["one", "two"]), self.one(&["0", "0", "1", "2", "4"]));
-                self.args(&[teller, told, "2000"]);
+                let hold = self.one(&["2000", "600000"]);
+                self.args(&[teller, told, hold]);
             }
             "leg_take" => {
                 self.index(true);
