@@ -177,15 +177,22 @@ pub struct Balancer {
 
 struct Targets {
     urls: Mutex<Vec<String>>,
+    /// Who holds the newest GET stream.
+    reader: Mutex<String>,
     next: AtomicUsize,
     client: reqwest::Client,
 }
 
 impl Balancer {
     pub async fn start(replicas: &[&Replica]) -> Self {
-        let urls = Mutex::new(replicas.iter().map(|replica| replica.url.clone()).collect());
+        Self::over(replicas.iter().map(|replica| replica.url.clone()).collect()).await
+    }
+
+    /// In front of servers in other processes.
+    pub async fn over(urls: Vec<String>) -> Self {
         let client = reqwest::Client::new();
-        let state = Arc::new(Targets { urls, next: AtomicUsize::new(0), client });
+        let (urls, reader) = (Mutex::new(urls), Mutex::default());
+        let state = Arc::new(Targets { urls, reader, next: AtomicUsize::new(0), client });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let app = Router::new().fallback(forward).with_state(state.clone());
@@ -195,31 +202,49 @@ impl Balancer {
 
     /// Gives requests to these from now on.
     pub fn set_targets(&self, replicas: &[&Replica]) {
-        let urls = replicas.iter().map(|replica| replica.url.clone()).collect();
+        self.set_urls(replicas.iter().map(|replica| replica.url.clone()).collect());
+    }
+
+    pub fn set_urls(&self, urls: Vec<String>) {
         *self.state.urls.lock().expect("not poisoned") = urls;
+    }
+
+    /// The replica that the newest GET went to.
+    pub fn reader(&self) -> String {
+        self.state.reader.lock().expect("not poisoned").clone()
     }
 }
 
 async fn forward(State(state): State<Arc<Targets>>, request: Request) -> Response {
-    let target = {
-        let urls = state.urls.lock().expect("not poisoned");
-        urls[state.next.fetch_add(1, Ordering::Relaxed) % urls.len()].clone()
-    };
+    let urls = state.urls.lock().expect("not poisoned").clone();
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 22).await.expect("a body");
     let mut headers = parts.headers;
     headers.remove("host");
-    let sent = state.client.request(parts.method, target).headers(headers).body(body).send().await;
-    match sent {
-        Ok(answer) => {
-            let mut response = Response::builder().status(answer.status());
-            for (name, value) in answer.headers() {
-                response = response.header(name, value);
+    let mut why = String::new();
+    for _ in 0..urls.len() {
+        let target = &urls[state.next.fetch_add(1, Ordering::Relaxed) % urls.len()];
+        let sent = state.client.request(parts.method.clone(), target).headers(headers.clone());
+        match sent.body(body.clone()).send().await {
+            Ok(answer) => {
+                if parts.method == "GET" {
+                    state.reader.lock().expect("not poisoned").clone_from(target);
+                }
+                let mut response = Response::builder().status(answer.status());
+                for (name, value) in answer.headers() {
+                    response = response.header(name, value);
+                }
+                return response.body(Body::from_stream(answer.bytes_stream())).expect("a response");
             }
-            response.body(Body::from_stream(answer.bytes_stream())).expect("a response")
+            // It never got there: the next one may have it.
+            Err(e) if e.is_connect() => why = e.to_string(),
+            Err(e) => {
+                why = e.to_string();
+                break;
+            }
         }
-        Err(e) => Response::builder().status(502).body(Body::from(e.to_string())).expect("a response"),
     }
+    Response::builder().status(502).body(Body::from(why)).expect("a response")
 }
 
 /// A client by hand: one legacy session, whose streams are read event by event.
