@@ -115,8 +115,8 @@ impl<H: ServerHandler> DurableTasks<H> {
     }
 
     /// Whether calls of a tool become tasks, and the type that it reads its arguments into; `JsonObject` for one that takes
-    /// any. A call whose arguments are not of this type is refused before there is a task, with the error that rmcp's
-    /// `Parameters<P>` gives. Tools that are not named never become tasks.
+    /// any. A call whose arguments are not of this type makes no task: the handler gets it, and refuses it as it would any.
+    /// Tools that are not named never become tasks.
     #[must_use]
     pub fn tool<P: DeserializeOwned + 'static>(self, name: impl Into<String>, mode: TaskMode) -> Self {
         self.put(name, Tool { mode, arguments: Arguments::of::<P>() })

@@ -6,4 +6,4 @@ mod questions;
 mod replicas;
 mod sessions;
 mod streams;
-mod support;
+pub mod support;
