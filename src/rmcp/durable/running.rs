@@ -200,3 +200,19 @@ impl<H: ServerHandler> ServerHandler for Tool<H> {
         Err(ErrorData::internal_error("answered elsewhere", None))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// What a tool gets in a task is what it would have got in the request.
+    #[test]
+    fn numbers_survive_being_stored() {
+        for _ in 0..200_000 {
+            let number = f64::from_bits(fastrand::u64(..));
+            if number.is_finite() {
+                let stored = serde_json::to_string(&number).expect("JSON");
+                let read: f64 = serde_json::from_str(&stored).expect("a number");
+                assert_eq!(read.to_bits(), number.to_bits(), "{stored}");
+            }
+        }
+    }
+}
