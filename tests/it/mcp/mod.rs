@@ -1,7 +1,7 @@
 //! rmcp servers in several replicas, over HTTP, with rmcp's client and with a plain one.
 
 mod listening;
-mod processes;
+pub mod processes;
 mod questions;
 mod replicas;
 mod sessions;

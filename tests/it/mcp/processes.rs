@@ -10,8 +10,8 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::support::fixture::Fixture;
 
 /// An example that runs.
-struct Running {
-    child: Child,
+pub struct Running {
+    pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -22,16 +22,26 @@ fn example(name: &str) -> Option<PathBuf> {
 }
 
 impl Running {
-    fn start(name: &str, args: &[&str]) -> Option<Self> {
+    pub fn start(name: &str, args: &[&str]) -> Option<Self> {
+        Self::start_with(name, args, &[])
+    }
+
+    /// With these variables in its environment.
+    pub fn start_with(name: &str, args: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let mut command = Command::new(example(name)?);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(args)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         Some(Self { child, lines })
     }
 
     /// The next line that begins so; what follows the beginning.
-    async fn line(&mut self, begin: &str) -> String {
+    pub async fn line(&mut self, begin: &str) -> String {
         let wait = async {
             while let Some(line) = self.lines.next_line().await.expect("text") {
                 if let Some(rest) = line.strip_prefix(begin) {
@@ -46,7 +56,7 @@ impl Running {
     }
 
     /// As Ctrl-C does.
-    async fn interrupt(mut self) {
+    pub async fn interrupt(mut self) {
         let pid = self.child.id().expect("it runs").to_string();
         let sent = Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
         assert!(sent.success());
