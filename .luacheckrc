@@ -6,3 +6,5 @@ read_globals = {
   "assert", "error", "ipairs", "next", "pairs", "pcall", "select", "tonumber", "tostring", "type", "unpack",
 }
 max_line_length = 120
+-- A `-- Uses` line is one line, whatever it names.
+max_comment_line_length = 140

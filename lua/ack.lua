@@ -3,7 +3,7 @@
 -- Every session is judged alone. A receipt that is no longer at the head is passed over: a repeated ack removes
 -- nothing twice. Begins with a removal or a read, so it drains a full server.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/owner.lua, lib/next.lua, lib/guarded.lua
+-- Uses      lib/fast.lua, lib/now_ms.lua, lib/record.lua, lib/receipt.lua, lib/bury.lua, lib/some.lua, lib/next.lua, lib/guarded.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3..] q dead           LIST    for each session: its records, its dead letters
@@ -59,24 +59,52 @@ local function remove_delivered(q, first, last)
   return acked, expired, false
 end
 
-local function ack_one(q, dead, sid, epoch, want, first, last)
-  local owner = ownership(s, sid, node .. ':' .. epoch)
-  if owner ~= 'held' then return { owner } end
-  local acked, expired, empty, head = remove_delivered(q, first, last)
+-- Where each session's arguments begin.
+local starts, sids, count, a = {}, {}, 0, 7
+while ARGV[a] do
+  count = count + 1
+  starts[count], sids[count] = a, ARGV[a]
+  a = a + 4 + ARGV[a + 3]
+end
+-- Owners are read, and emptied sessions leave the index, all together.
+local owners, foreign, emptied, emptied_at, empties = {}, nil, {}, {}, 0
+for from = 1, count, 64 do
+  local to = math.min(from + 63, count)
+  local some = pcall_some('HMGET', s, sids, from, to)
+  foreign = some.err
+  for i = from, to do owners[i] = some[i - from + 1] end
+end
+
+local function ack_one(i)
+  if foreign then return { 'error', foreign } end
+  local at, owner = starts[i], owners[i]
+  if owner ~= node .. ':' .. ARGV[at + 1] then return { owner and 'fenced' or 'lost' } end
+  local q, receipts = KEYS[2 * i + 1], tonumber(ARGV[at + 3])
+  local acked, expired, empty, head
+  if receipts == 1 then
+    local chunk = call('LRANGE', q, '0', '1')
+    if chunk[1] and not chunk[2] and has_receipt(chunk[1], ARGV[at + 4]) then
+      call('DEL', q)
+      acked, expired, empty = 1, 0, true
+    end
+  end
+  if not acked then acked, expired, empty, head = remove_delivered(q, at + 4, at + 3 + receipts) end
   if empty then
-    redis.call('ZREM', w, sid)
-    if expired == 0 and acked == last - first + 1 then return acked end
+    empties = empties + 1
+    emptied[empties], emptied_at[empties] = sids[i], i
+    if expired == 0 and acked == receipts then return acked end
     return { 'ok', 0, acked, expired, 0 }
   end
-  return next_reply(q, dead, w, sid, now, o, want, acked, expired, head)
+  return next_reply(q, KEYS[2 * i + 2], w, sids[i], now, o, tonumber(ARGV[at + 2]), acked, expired, head)
 end
 
 local out = {}
-local k, a = 3, 7
-while ARGV[a] do
-  local count = tonumber(ARGV[a + 3])
-  out[#out + 1] = guarded(ack_one, KEYS[k], KEYS[k + 1], ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2]),
-    a + 4, a + 3 + count)
-  k, a = k + 2, a + 4 + count
+guarded_each(ack_one, 1, count, out)
+for from = 1, empties, 64 do
+  local to = math.min(from + 63, empties)
+  local gone = pcall_some('ZREM', w, emptied, from, to)
+  if type(gone) == 'table' then
+    for n = from, to do out[emptied_at[n]] = { 'error', gone.err } end
+  end
 end
 return out

@@ -1,6 +1,6 @@
 -- coalesce: as push, but a newer message takes the place of a pending one with the same coalescing key.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/seen.lua, lib/first.lua, lib/push_one.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/seen.lua, lib/some.lua, lib/first.lua, lib/push_one.lua
 -- KEYS[1]   q                LIST    the session's records, head = next
 -- KEYS[2]   s                HASH    encoded session id -> owner token
 -- KEYS[3]   w                ZSET    sessions with pending messages -> when to look again
@@ -49,13 +49,19 @@ end
 local pending = redis.call('LLEN', q)
 local slot = find_coalesced(pending)
 local c = call_of(KEYS[2], KEYS[3], ARGV[10], ARGV[11], ARGV[12], ARGV[13])
-if not slot then
-  return push_one(c, q, d, ARGV[1], ARGV[2], body, ttl_ms, dedupe_ms, bit, ARGV[7], ARGV[8], coalesce, ARGV[9])
-end
-if dedupe_ms ~= '0' then
+local windowed = dedupe_ms ~= '0'
+if windowed then
   local known, refused = seen_before(d, dedupe_ms, bit)
   if known then return { 'duplicate', pending, 0 } end
   if refused then return refused end
+end
+if not slot then
+  local reply, first = store_message(c, q, ARGV[2], body, ttl_ms, windowed, ARGV[7], ARGV[8], coalesce, ARGV[9])
+  if first then
+    reply = first_in_queue(q, c.s, c.w, ARGV[1], first, c.look_at, c.inboxes, c.publish, c.handoff_bytes)
+  end
+  if windowed and type(reply) == 'table' and reply[1] ~= 'queued' then forget_seen(d, bit) end
+  return reply
 end
 local now, till = c.now, c.now + ttl_ms
 redis.call('LSET', q, slot, record_build(now, till, 0, 0, ARGV[2], coalesce, ARGV[9], '', '', body))

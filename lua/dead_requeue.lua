@@ -2,7 +2,7 @@
 --
 -- A letter in a format not understood stays where it is.
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/dead_entry.lua, lib/first.lua, lib/enqueue.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/dead_entry.lua, lib/some.lua, lib/first.lua, lib/enqueue.lua
 -- KEYS[1]   s                HASH    encoded session id -> owner token
 -- KEYS[2]   w                ZSET    sessions with pending messages -> when to look again
 -- KEYS[3]   q                LIST    the session's records

@@ -3,7 +3,7 @@
 -- Asking the same thing again under the same id asks nothing twice. Decides everything first: a refused question has
 -- written nothing. The first write adds memory, so a full server refuses it whole (OOM).
 --
--- Uses      lib/now_ms.lua, lib/record.lua, lib/first.lua, lib/enqueue.lua
+-- Uses      lib/now_ms.lua, lib/record.lua, lib/some.lua, lib/first.lua, lib/enqueue.lua
 -- KEYS[1]   q                LIST    the session's records, head = next
 -- KEYS[2]   s                HASH    encoded session id -> owner token
 -- KEYS[3]   w                ZSET    sessions with pending messages -> when to look again

@@ -175,7 +175,8 @@ fn the_listed_rights_are_the_commands_in_use() {
     let mut used: BTreeSet<String> = client.iter().map(|c| (*c).to_owned()).collect();
     for folder in ["lua", "lua/lib"] {
         for file in entries(Path::new(folder)).iter().filter(|p| p.extension().is_some_and(|x| x == "lua")) {
-            for call in read(file).split("call('").skip(1) {
+            let text = read(file);
+            for call in text.split("call('").skip(1).chain(text.split("call_some('").skip(1)) {
                 used.extend(call.split_once('\'').map(|(command, _)| command.to_lowercase()));
             }
         }

@@ -7,6 +7,7 @@ local function enqueue(q, s, w, sid, record, expires, now, look_again_ms, inboxe
     extend_expiry(q, now, expires, late)
     return n
   end
-  return first_in_queue(q, s, w, sid, record, late, string.format('%.0f', now + look_again_ms), inboxes, publish,
+  redis.call('PEXPIREAT', q, late)
+  return first_in_queue(q, s, w, sid, record, string.format('%.0f', now + look_again_ms), inboxes, publish,
     handoff_bytes)
 end

@@ -1,20 +1,17 @@
--- What push does with a message, and coalesce with one that replaces no other. Few functions, few strings, and what
--- the messages of a call have in common made once: this is the most frequent work of all, and Lua costs more than the
--- commands inside.
+-- One message of a push: store it, and what all messages of a call share. Few functions, few strings, and what the
+-- messages have in common made once: this is the most frequent work of all, and Lua costs more than the commands
+-- inside.
 local known_ttl, expires, late, head
 
-local function push_one(c, q, d, sid, id, body, ttl_ms, dedupe_ms, bit, max_pending, policy, coalesce, trace)
-  if dedupe_ms ~= '0' then
-    local known, refused = seen_before(d, dedupe_ms, bit)
-    if known then return { 'duplicate', redis.call('LLEN', q), 0 } end
-    if refused then return refused end
-  end
+-- Appends a record. Answers its number of pending ones and, when it is the first, the record: then the caller has to
+-- index the session. Or the error, or the reply, of a message that was not queued plainly.
+local function store_message(c, q, id, body, ttl_ms, windowed, max_pending, policy, coalesce, trace)
   if ttl_ms ~= known_ttl then
     known_ttl, expires = ttl_ms, c.now + ttl_ms
     late, head = a_little_late(c.now, expires), '1 ' .. c.now .. ' ' .. expires .. ' 0 0 '
   end
   local start = head
-  if dedupe_ms == '0' then
+  if not windowed then
     -- An id may come again at once, and a receipt is time and id: it must tell the two apart.
     local last = redis.call('LINDEX', q, '-1')
     last = last and tonumber(string.match(last, '^1 (%d+) '))
@@ -28,26 +25,24 @@ local function push_one(c, q, d, sid, id, body, ttl_ms, dedupe_ms, bit, max_pend
   end
 
   local n = redis.pcall('RPUSH', q, record)
-  if type(n) == 'number' then
-    if n == 1 then
-      n = first_in_queue(q, c.s, c.w, sid, record, late, c.look_at, c.inboxes, c.publish, c.handoff_bytes)
-      if n == 1 then return n end
-    elseif n <= tonumber(max_pending) then
-      extend_expiry(q, c.now, expires, late)
-      return n
-    elseif policy == 'drop_oldest' then
-      -- The new record is in before an old one goes, so that a refused write never costs an old message.
-      local dropped = math.min(n - max_pending, 64)
-      redis.call('LTRIM', q, dropped, -1)
-      extend_expiry(q, c.now, expires, late)
-      return { 'queued', n - dropped, dropped }
-    else
-      redis.call('RPOP', q)
-      n = { 'full', n - 1, 0 }
-    end
+  if type(n) ~= 'number' then return n end
+  if n == 1 then
+    redis.call('PEXPIREAT', q, late)
+    return n, record
   end
-  if dedupe_ms ~= '0' then forget_seen(d, bit) end
-  return n
+  if n <= tonumber(max_pending) then
+    extend_expiry(q, c.now, expires, late)
+    return n
+  end
+  if policy == 'drop_oldest' then
+    -- The new record is in before an old one goes, so that a refused write never costs an old message.
+    local dropped = math.min(n - max_pending, 64)
+    redis.call('LTRIM', q, dropped, -1)
+    extend_expiry(q, c.now, expires, late)
+    return { 'queued', n - dropped, dropped }
+  end
+  redis.call('RPOP', q)
+  return { 'full', n - 1, 0 }
 end
 
 -- What all messages of a call share.

@@ -2,6 +2,12 @@
 -- A block's life is extended while it is in use, so that each bit outlives its window.
 -- Answers whether the id is known, or an error to return; else the id is marked.
 local kept
+local function keep_block(d, window_ms)
+  if d == kept then return end
+  if redis.call('PTTL', d) < tonumber(window_ms) then redis.call('PEXPIRE', d, 2 * window_ms) end
+  kept = d
+end
+
 local function seen_before(d, window_ms, bit)
   local old, known
   if bit == '' then
@@ -16,10 +22,7 @@ local function seen_before(d, window_ms, bit)
     if bit == '' then known = redis.call('EXISTS', d) == 1 else known = redis.call('GETBIT', d, bit) == 1 end
     return known, old
   end
-  if bit ~= '' and d ~= kept then
-    if redis.call('PTTL', d) < tonumber(window_ms) then redis.call('PEXPIRE', d, 2 * window_ms) end
-    kept = d
-  end
+  if bit ~= '' then keep_block(d, window_ms) end
   return known, nil
 end
 

@@ -11,6 +11,7 @@
 pub(crate) mod batch;
 mod beat;
 mod calls;
+mod doorbell;
 mod hints;
 mod recent;
 mod resync;
@@ -220,9 +221,13 @@ impl Engine {
         self.look(Sid::of(session).as_str(), true);
     }
 
-    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, `?<sid>` from a sweep, or
-    /// `@<name> <payload>` for whoever listens to a name.
+    /// A frame came in on the bell connection: `!<beat>`, `<sid>`, `<sid> <record>`, `?<sid>` from a sweep,
+    /// `@<name> <payload>` for whoever listens to a name, or several doorbells, each behind `&<length> `.
     fn doorbell(self: &Arc<Self>, payload: &[u8]) {
+        doorbell::each(payload, |one| self.ring(one));
+    }
+
+    fn ring(self: &Arc<Self>, payload: &[u8]) {
         if let Some(beat) = payload.strip_prefix(b"!") {
             let beat = std::str::from_utf8(beat).ok().and_then(|b| b.parse().ok());
             let echo =

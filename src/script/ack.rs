@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 
-script!(pub(super) static ACK = "ack", uses ["now_ms", "record", "receipt", "bury", "owner", "next", "guarded"],
+script!(pub(super) static ACK = "ack", uses ["fast", "now_ms", "record", "receipt", "bury", "some", "next", "guarded"],
     keys ["s", "w"] each ["q", "dead"],
     args ["node", "max_attempts", "dead_cap", "dead_ttl_ms", "order", "budget"]
     each ["sid", "epoch", "want", "k", "receipt*k"]);

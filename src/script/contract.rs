@@ -153,16 +153,13 @@ fn every_file_in_lua_has_a_binding_and_every_library_a_user() {
 #[test]
 fn no_script_decodes_a_body_or_reaches_past_its_keys() {
     for script in super::all() {
-        for forbidden in [
-            "cjson",
-            "cmsgpack",
-            "unpack(",
-            "redis.call('KEYS'",
-            "redis.call('SCAN'",
-            "os.time",
-            "math.random",
-        ] {
+        for forbidden in
+            ["cjson", "cmsgpack", "redis.call('KEYS'", "redis.call('SCAN'", "os.time", "math.random"]
+        {
             assert!(!script.source.contains(forbidden), "{} uses {forbidden}", script.name);
         }
+        // An unpack without a bound overflows the stack: lib/some.lua has the bounded one.
+        let allowed = usize::from(script.source.contains("local function pcall_some("));
+        assert_eq!(script.source.matches("unpack(").count(), allowed, "{} uses unpack", script.name);
     }
 }

@@ -15,7 +15,7 @@ script!(pub(super) static DEAD_LIST = "dead_list", uses [],
     keys ["dead"] each [],
     args ["offset", "limit"] each []);
 
-script!(pub(super) static DEAD_REQUEUE = "dead_requeue", uses ["now_ms", "record", "dead_entry", "first", "enqueue"],
+script!(pub(super) static DEAD_REQUEUE = "dead_requeue", uses ["now_ms", "record", "dead_entry", "some", "first", "enqueue"],
     keys ["s", "w", "q", "dead"] each [],
     args ["sid", "id", "ttl_ms", "max_pending", "limit", "look_again_ms", "inboxes", "publish", "handoff_bytes"]
     each []);

@@ -9,12 +9,12 @@ use crate::connection::Commands;
 use crate::keys::{Keys, Sid};
 use crate::{Error, MessageId, OnFull, PushStatus, Result};
 
-script!(pub(super) static PUSH = "push", uses ["now_ms", "seen", "first", "push_one", "guarded"],
+script!(pub(super) static PUSH = "push", uses ["fast", "now_ms", "seen", "some", "first", "push_one", "guarded"],
     keys ["s", "w"] each ["q", "d"],
     args ["look_again_ms", "inboxes", "publish", "handoff_bytes"]
-    each ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace"]);
+    each ["sid", "id", "body", "bit", "options", "trace"]);
 
-script!(pub(super) static COALESCE = "coalesce", uses ["now_ms", "record", "seen", "first", "push_one"],
+script!(pub(super) static COALESCE = "coalesce", uses ["now_ms", "record", "seen", "some", "first", "push_one"],
     keys ["q", "s", "w", "d"] each [],
     args ["sid", "id", "body", "ttl_ms", "dedupe_ms", "bit", "max_pending", "policy", "trace", "look_again_ms",
           "inboxes", "publish", "handoff_bytes", "coalesce"] each []);
@@ -78,7 +78,9 @@ async fn push_run(cmd: &Commands, keys: &Keys, run: &[PushArgs<'_>]) -> Result<V
     call.num(first.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(first.handoff_bytes);
     for a in run {
         call.key(keys.queue(a.sid)).key(&a.mark);
-        message(&mut call, a);
+        call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body);
+        bit(&mut call, a);
+        call.arg(format!("{} {} {} {}", a.ttl_ms, a.dedupe_ms, a.max_pending, policy(a))).arg(a.trace);
     }
     let mut answers = Fields::of(&PUSH, cmd.run(&call).await?)?;
     let mut out = Vec::with_capacity(run.len());
@@ -91,23 +93,31 @@ async fn push_run(cmd: &Commands, keys: &Keys, run: &[PushArgs<'_>]) -> Result<V
 async fn coalesce(cmd: &Commands, keys: &Keys, a: &PushArgs<'_>) -> Result<PushReply> {
     let mut call = Invocation::new(&COALESCE);
     call.key(keys.queue(a.sid)).key(&keys.owners).key(&keys.waiting).key(&a.mark);
-    message(&mut call, a);
-    call.num(a.look_again_ms).arg(&keys.inboxes).arg(cmd.publish()).num(a.handoff_bytes).arg(a.coalesce);
+    call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms);
+    bit(&mut call, a);
+    call.num(a.max_pending)
+        .arg(policy(a))
+        .arg(a.trace)
+        .num(a.look_again_ms)
+        .arg(&keys.inboxes)
+        .arg(cmd.publish())
+        .num(a.handoff_bytes)
+        .arg(a.coalesce);
     answer(&COALESCE, Fields::or_int(&COALESCE, cmd.run(&call).await?)?)
 }
 
-fn message(call: &mut Invocation, a: &PushArgs<'_>) {
-    call.arg(a.sid.as_str()).arg(a.id.as_str()).arg(a.body).num(a.ttl_ms).num(a.dedupe_ms);
+fn policy(a: &PushArgs<'_>) -> &'static str {
+    match a.on_full {
+        OnFull::Refuse => "refuse",
+        OnFull::DropOldest => "drop_oldest",
+    }
+}
+
+fn bit(call: &mut Invocation, a: &PushArgs<'_>) {
     match a.bit {
         Some(bit) => call.num(bit),
         None => call.arg(""),
     };
-    call.num(a.max_pending);
-    call.arg(match a.on_full {
-        OnFull::Refuse => "refuse",
-        OnFull::DropOldest => "drop_oldest",
-    });
-    call.arg(a.trace);
 }
 
 fn answer(script: &'static Script, reply: std::result::Result<Fields, u64>) -> Result<PushReply> {

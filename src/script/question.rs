@@ -12,7 +12,7 @@ use crate::connection::Commands;
 use crate::keys::{Keys, Sid, Spot};
 use crate::{Error, Result};
 
-script!(pub(super) static ASK = "question_ask", uses ["now_ms", "record", "first", "enqueue"],
+script!(pub(super) static ASK = "question_ask", uses ["now_ms", "record", "some", "first", "enqueue"],
     keys ["q", "s", "w", "e", "eo"] each [],
     args ["sid", "rid", "id", "body", "timeout_ms", "grace_ms", "keep_ms", "max_pending", "kind", "request", "task",
           "scope", "node", "look_again_ms", "inboxes", "publish", "handoff_bytes"] each []);

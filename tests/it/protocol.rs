@@ -73,7 +73,7 @@ fn push_call(t: &Fixture, sid: &str, id: &str, body: &[u8]) -> (Vec<String>, Vec
     let keys = vec![t.key("s", ""), t.key("w", ""), t.key("q", sid), t.key("d", &format!("{sid}:{id}"))];
     let inboxes = format!("{}:{{0}}:c:", t.prefix);
     let fixed = ["1000", &inboxes, "PUBLISH", "16384"];
-    let words = ["300000", "60000", "", "10000", "refuse", "traceparent"];
+    let words = ["", "300000 60000 10000 refuse", "traceparent"];
     let mut args: Vec<_> = fixed.iter().map(|w| w.as_bytes().to_vec()).collect();
     args.extend([sid.as_bytes().to_vec(), id.as_bytes().to_vec(), body.to_vec()]);
     args.extend(words.iter().map(|w| w.as_bytes().to_vec()));

@@ -12,6 +12,7 @@ pub(super) const COMMANDS: &[Command] = &[
     ("STRLEN", 2, |store, args| Ok(Reply::count(store.text(args[0])?.map_or(0, |text| text.len())))),
     ("INCR", 2, incr),
     ("SETBIT", 4, set_bit),
+    ("BITFIELD", -2, bit_field),
     ("GETBIT", 3, get_bit),
 ];
 
@@ -23,21 +24,46 @@ fn place(offset: &[u8]) -> Result<(usize, u8), Fault> {
     Ok((offset / 8, 128 >> (offset % 8)))
 }
 
+/// Sets a bit and answers what it was.
+fn write_bit(text: &mut Vec<u8>, (byte, mask): (usize, u8), on: bool) -> Reply {
+    if text.len() <= byte {
+        text.resize(byte + 1, 0);
+    }
+    let old = text[byte] & mask != 0;
+    text[byte] = if on { text[byte] | mask } else { text[byte] & !mask };
+    Reply::Int(old.into())
+}
+
 fn set_bit(store: &mut Store, args: &Args<'_>) -> Outcome {
-    let (byte, mask) = place(args[1])?;
+    let at = place(args[1])?;
     let on = match args[2] {
         b"0" => false,
         b"1" => true,
         _ => return Err(Fault::new("ERR bit is not an integer or out of range")),
     };
     let mut text = store.text(args[0])?.map_or_else(Vec::new, |text| text.to_vec());
-    if text.len() <= byte {
-        text.resize(byte + 1, 0);
-    }
-    let old = text[byte] & mask != 0;
-    text[byte] = if on { text[byte] | mask } else { text[byte] & !mask };
+    let old = write_bit(&mut text, at, on);
     store.set_text(args[0], Blob::from(&text[..]));
-    Ok(Reply::Int(old.into()))
+    Ok(old)
+}
+
+/// `BITFIELD key SET u1 offset value …`: the one form that the scripts use.
+fn bit_field(store: &mut Store, args: &Args<'_>) -> Outcome {
+    let mut writes = Vec::new();
+    for write in args[1..].chunks(4) {
+        match write {
+            [set, width, offset, value] if is(set, "SET") && is(width, "u1") => {
+                let at = place(offset)?;
+                let value = number::parse_int(value);
+                writes.push((at, value.ok_or(Fault::NOT_INTEGER)? & 1 == 1));
+            }
+            _ => return Err(Fault::SYNTAX),
+        }
+    }
+    let mut text = store.text(args[0])?.map_or_else(Vec::new, |text| text.to_vec());
+    let old = writes.into_iter().map(|(at, on)| write_bit(&mut text, at, on)).collect();
+    store.set_text(args[0], Blob::from(&text[..]));
+    Ok(Reply::Array(old))
 }
 
 fn get_bit(store: &mut Store, args: &Args<'_>) -> Outcome {

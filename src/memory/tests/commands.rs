@@ -134,6 +134,16 @@ HGET h nothing
 HMGET h a nothing b
 HMGET missing a b
 HMGET s a
+BITFIELD bits SET u1 0 1 SET u1 7 1 SET u1 0 0
+BITFIELD bits SET u1 0 1 SET u1 70000 1
+BITFIELD bits SET u1 7 3
+GET bits
+BITFIELD bits SET u1 -1 1
+BITFIELD bits SET u1 0 x
+BITFIELD h SET u1 0 1
+BITFIELD fresh SET u1 5 0
+STRLEN fresh
+DEL bits fresh
 HLEN h
 HEXISTS h a
 HEXISTS h nothing

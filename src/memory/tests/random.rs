@@ -16,6 +16,7 @@ const SHAPES: &[(&str, &str)] = &[
     ("s", "SET k i NX"),
     ("s", "SET k v XX GET"),
     ("s", "SET k v PX 1000000"),
+    ("s", "BITFIELD k SET u1 9 1 SET u1 9 0 SET u1 3 1"),
     ("s", "SET k v KEEPTTL"),
     ("s", "STRLEN k"),
     ("s", "INCR k"),

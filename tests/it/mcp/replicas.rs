@@ -89,7 +89,8 @@ async fn when_the_serving_replica_dies_the_one_that_holds_the_stream_takes_the_s
     drop(doomed);
     process.crash().await;
     worker.push_notification(&client.id(), &numbered(1)).await.expect("queued");
-    assert_eq!(events.number().await.0, 1);
+    // The dead one may have stored the first and not acked it: at least once.
+    events.until(1).await;
     client.delete(&survivor.url).await;
     survivor.wait_count(0).await;
     survivor.shutdown().await;
