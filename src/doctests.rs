@@ -12,13 +12,13 @@ pages! {
     Elicitation: "docs/elicitation.md",
     Failures: "docs/failures.md",
     Operating: "docs/operating.md",
-    Mcp: "docs/mcp.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
-    Tasks: "docs/tasks.md",
 }
 
+// With blocks that need it.
 #[cfg(feature = "rmcp")]
 pages! {
     Mcp: "docs/mcp.md",
+    Tasks: "docs/tasks.md",
 }
