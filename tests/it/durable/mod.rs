@@ -6,6 +6,7 @@ mod cancelling;
 mod listening;
 mod lives;
 mod negotiation;
+mod peers;
 mod processes;
 mod random;
 mod scopes;

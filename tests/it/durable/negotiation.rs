@@ -3,7 +3,7 @@
 use mcp_courier::Error;
 use mcp_courier::rmcp::{DurableTasks, TaskMode};
 use rmcp::ServerHandler;
-use rmcp::model::{JsonObject, ProtocolVersion, ServerConfig};
+use rmcp::model::{JsonObject, ProtocolVersion, ServerCapabilities, ServerConfig};
 use serde_json::{Value, json};
 
 use super::support::{Replica, Simple, Tools, client, durable, plain_client, required, text_of, work};
@@ -153,6 +153,33 @@ async fn a_client_of_an_older_protocol_gets_answers_and_no_tasks_whatever_it_dec
     t.finish().await;
 }
 
+/// A server from the time of rmcp's `TaskManager`.
+#[derive(Clone)]
+struct Migrated(Tools);
+
+impl ServerHandler for Migrated {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = self.0.get_info();
+        let tasks = ServerCapabilities::builder().enable_tasks().build();
+        info.capabilities.extensions = tasks.extensions;
+        info
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_advertises_tasks_itself_does_so_once_and_not_to_older_clients() {
+    let t = Fixture::new("durable_migrated").await;
+    let durable = DurableTasks::new(Migrated(Tools::new("migrated")), &t.courier().await)
+        .tool::<JsonObject>("sum", TaskMode::Optional);
+    let replica = Replica::start(&durable).await;
+    let found = client().ok(&replica.url, "server/discover", json!({})).await;
+    assert_eq!(found["capabilities"]["extensions"], json!({ TASKS: {} }), "{found}");
+    let (session, initialized) = Plain::initialize_with(&replica.url, json!({})).await;
+    assert!(initialized["capabilities"]["extensions"].is_null(), "{initialized}");
+    session.delete(&replica.url).await;
+    t.finish().await;
+}
+
 /// A server that does not speak the version which has the extension.
 #[derive(Clone)]
 struct Old(Tools);
@@ -193,6 +220,11 @@ async fn a_task_tool_on_a_server_without_the_extension_fails_loudly_at_start() {
     assert!(error.contains("smu"), "{error}");
     let error = client().err(&Replica::start(&unknown).await.url, "server/discover", json!({})).await;
     assert!(error["message"].as_str().is_some_and(|m| m.contains("smu")), "{error}");
+
+    let nameless = durable(&Tools::new(&"x".repeat(65)), &courier);
+    let error = why(nameless.check().expect_err("no group has this name"));
+    assert!(error.contains("group"), "{error}");
+    nameless.group("short").expect("a name").check().expect("a group");
 
     let headers = durable(&Tools::new("headers"), &courier).keep_header("Authorization");
     let error = why(headers.check().expect_err("a secret in clear"));
