@@ -444,6 +444,10 @@ impl Client {
         if let Some(name) = name.filter(|_| self.names) {
             request = request.header("mcp-name", name);
         }
+        // A stream has its own deadline, for each event.
+        if method != "subscriptions/listen" {
+            request = request.timeout(Duration::from_secs(30));
+        }
         if let Some(caller) = &self.caller {
             request = request.header("x-caller", caller);
         }
