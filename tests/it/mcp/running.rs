@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 /// An example that runs.
 pub struct Running {
-    child: Child,
+    pub child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -21,8 +21,18 @@ fn example(name: &str) -> Option<PathBuf> {
 
 impl Running {
     pub fn start(name: &str, args: &[&str]) -> Option<Self> {
+        Self::start_with(name, args, &[])
+    }
+
+    /// With these variables in its environment.
+    pub fn start_with(name: &str, args: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let mut command = Command::new(example(name)?);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(args)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         Some(Self { child, lines })

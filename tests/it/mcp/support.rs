@@ -268,19 +268,30 @@ pub struct Event {
 
 impl Plain {
     pub async fn initialize(url: &str) -> Self {
+        Self::initialize_with(url, json!({ "elicitation": {} })).await.0
+    }
+
+    /// With these capabilities; also what the server answered.
+    pub async fn initialize_with(url: &str, capabilities: Value) -> (Self, Value) {
+        let (plain, answer) = Self::try_initialize(url, capabilities).await;
+        assert!(answer["result"].is_object(), "{answer}");
+        plain.post(url, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        (plain, answer["result"].clone())
+    }
+
+    /// Whatever the server answers.
+    pub async fn try_initialize(url: &str, capabilities: Value) -> (Self, Value) {
         let http = reqwest::Client::new();
         let params = json!({
-            "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
             "clientInfo": { "name": "plain", "version": "0" },
         });
         let message = json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params });
         let answer = send(&http, url, None, &message).await;
-        let session = answer.headers()["mcp-session-id"].to_str().expect("text").to_owned();
-        let mut events = Events::of(answer);
-        assert!(events.next().await.expect("an answer").message["result"].is_object());
-        let plain = Self { http, session };
-        plain.post(url, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
-        plain
+        let session = answer.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
+        let session = session.unwrap_or_default().to_owned();
+        let answer = Events::of(answer).next().await.expect("an answer").message;
+        (Self { http, session }, answer)
     }
 
     pub fn id(&self) -> SessionId {
@@ -327,7 +338,7 @@ async fn send(
 }
 
 impl Events {
-    fn of(answer: reqwest::Response) -> Self {
+    pub fn of(answer: reqwest::Response) -> Self {
         Self { bytes: Box::pin(answer.bytes_stream()), text: String::new() }
     }
 
