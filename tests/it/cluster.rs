@@ -88,6 +88,29 @@ async fn the_rights_of_the_page_are_enough_in_a_cluster() {
     }
 }
 
+/// A user who may not ask for the version: whether there are shard channels is tried out, and the doorbells are heard.
+#[tokio::test]
+async fn shard_channels_are_found_without_the_right_to_info() {
+    let Some(cluster) = cluster_or_skip("no_info", NEVER).await else { return };
+    for node in &cluster.nodes {
+        let rule =
+            ["ACL", "SETUSER", "quiet", "on", ">p", "~*", "resetchannels", "&courier:*", "+@all", "-info"];
+        cluster.ask::<String>(node.port, &rule).await.expect("a user");
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://quiet:p@");
+    let courier = quick().connect(&url).await.expect("connected");
+    let sink = Recorder::new();
+    for n in 0..8 {
+        let s = session(&format!("s{n}"));
+        courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+        courier.push(push(&s, "x")).await.expect("queued");
+    }
+    sink.wait_for(8).await;
+    assert_eq!(courier.metrics().doorbells_missed, 0, "every doorbell was heard");
+    assert!(courier.health().is_healthy(), "{:?}", courier.health());
+    courier.shutdown(Duration::from_secs(5)).await;
+}
+
 /// Sessions of all masters, pushed one by one and in batches; at each master the two connections of each process, and none
 /// at the replicas.
 #[tokio::test]

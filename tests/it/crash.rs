@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_courier::{Builder, SinkError};
+use mcp_courier::{Builder, CancellationToken, SinkError};
 
 use crate::support::fixture::{Fixture, Held, Process, Recorder, push, session, wait_pending};
 use crate::support::wait::wait_until;
@@ -191,14 +191,17 @@ async fn f15_a_message_queued_after_the_end_of_the_lease_pays_nothing() {
 async fn a_crash_under_load_loses_nothing_and_repeats_only_what_was_in_flight() {
     let t = Fixture::new("crash_load").await;
     let s = session("s");
-    let worker = t.connect(t.builder().max_attempts(20)).await;
-    let total = 2000;
+    let worker = t.connect(t.builder().max_attempts(20).max_pending(1_000_000)).await;
+    let enough = CancellationToken::new();
     let pushing = tokio::spawn({
-        let (worker, s) = (worker.clone(), s.clone());
+        let (worker, s, enough) = (worker.clone(), s.clone(), enough.clone());
         async move {
-            for n in 0..total {
+            let mut n = 0;
+            while n < 500 || !enough.is_cancelled() {
                 worker.push(push(&s, &n.to_string())).await.expect("queued");
+                n += 1;
             }
+            n
         }
     });
     let mut seen = Vec::new();
@@ -210,7 +213,8 @@ async fn a_crash_under_load_loses_nothing_and_repeats_only_what_was_in_flight() 
         crash(&t, process, "s").await;
         seen.push(sink);
     }
-    pushing.await.expect("no panic");
+    enough.cancel();
+    let total = pushing.await.expect("no panic");
     let courier = t.connect(t.builder().max_attempts(20)).await;
     let sink = Recorder::new();
     courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
