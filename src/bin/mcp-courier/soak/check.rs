@@ -66,6 +66,8 @@ pub struct Verdict {
     pub offences: Vec<Offence>,
     /// Not about one message.
     pub others: Vec<String>,
+    /// For each window, what was lost by replication in it.
+    pub lost_in: Vec<u64>,
 }
 
 /// Messages that must be asked about: acknowledged, not delivered, and not simply expired.
@@ -105,7 +107,7 @@ fn has_expired(entry: &Entry, streams: &Streams<'_>, seed: u64) -> bool {
 /// the mark is, the message was, and its loss is ours. The mark outlives the run.
 pub fn judge(ledger: &Ledger, found: &HashMap<Name, Found>, windows: &[Window], seed: u64) -> Verdict {
     let streams = streams(ledger);
-    let mut verdict = Verdict::default();
+    let mut verdict = Verdict { lost_in: vec![0; windows.len()], ..Verdict::default() };
     let in_window = |at: u64| windows.iter().any(|w| (w.from..=w.to).contains(&at));
     for entry in &ledger.entries {
         let counts = &mut verdict.counts;
@@ -134,7 +136,12 @@ pub fn judge(ledger: &Ledger, found: &HashMap<Name, Found>, windows: &[Window], 
         match found.get(&entry.name) {
             None if has_expired(entry, &streams, seed) => counts.expired += 1,
             Some(Found::Dead(_)) => counts.dead += 1,
-            Some(Found::Nothing) if in_window(acked) => counts.lost_by_replication += 1,
+            Some(Found::Nothing) if in_window(acked) => {
+                counts.lost_by_replication += 1;
+                // Windows may touch: the later one is the one that lost it.
+                let at = windows.iter().rposition(|w| (w.from..=w.to).contains(&acked));
+                verdict.lost_in[at.unwrap_or(0)] += 1;
+            }
             other => {
                 counts.lost += 1;
                 let why = match other {
@@ -204,7 +211,8 @@ fn duplicates(ledger: &Ledger, in_window: &dyn Fn(u64) -> bool, verdict: &mut Ve
         verdict.counts.duplicates += session.again;
         verdict.counts.duplicates_bound += bound;
         if session.again > bound {
-            let what = format!("session {number}: {} messages came again, at most {bound} may", session.again);
+            let what =
+                format!("session {number}: {} messages came again, at most {bound} may", session.again);
             verdict.others.push(what);
         }
     }

@@ -214,7 +214,8 @@ fn alive(pids: &[u32]) -> Vec<String> {
     let status = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     let ours = pids.iter().filter(|pid| {
         // Another process may have the id by now: a child of ours is either gone or has us as its parent.
-        let parent = |stat: &str| stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)?.parse().ok());
+        let parent =
+            |stat: &str| stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)?.parse().ok());
         status(pid).and_then(|stat| parent(&stat)) == Some(std::process::id())
     });
     ours.map(|pid| format!("process {pid} still runs")).collect()

@@ -31,9 +31,9 @@ pub fn of(name: Name, ledger: &Ledger, faults: &[Fault], start: u64, seed: u64) 
     }
     lines.sort();
     let head = format!("message {name}: fate {:?}, {} bytes", name.fate(seed), name.body(seed).len());
-    let told = lines.into_iter().map(|(at, what)| {
-        format!("  {:>10.3} s  {what}", clock::between(start, at).as_secs_f64())
-    });
+    let told = lines
+        .into_iter()
+        .map(|(at, what)| format!("  {:>10.3} s  {what}", clock::between(start, at).as_secs_f64()));
     std::iter::once(head).chain(told).collect()
 }
 

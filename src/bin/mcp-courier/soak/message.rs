@@ -46,7 +46,8 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut numbers = text.split('-').map(str::parse::<u32>);
-        let mut next = || numbers.next().and_then(Result::ok).ok_or_else(|| format!("{text:?} is no message"));
+        let mut next =
+            || numbers.next().and_then(Result::ok).ok_or_else(|| format!("{text:?} is no message"));
         let name = Self { session: next()?, producer: next()?, life: next()?, seq: next()? };
         if numbers.next().is_some() { Err(format!("{text:?} is no message")) } else { Ok(name) }
     }

@@ -46,16 +46,14 @@ pub async fn run(json: bool, args: Soak) -> Result<u8, Failure> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 53));
     // First: whatever happens, it can be done again.
     eprintln!("seed {seed}");
-    let soaking = async {
-        let time = args.time() + AT_MOST;
-        tokio::time::timeout(time, soak(json, &args, seed, &kinds))
-            .await
-            .unwrap_or_else(|_| Err(Failure::failed(format!("seed {seed}: not over after {time:?}"))))
+    let time = args.time() + AT_MOST;
+    let ended = async {
+        tokio::select! {
+            () = &mut stopping => Failure::failed(format!("seed {seed}: interrupted")),
+            () = tokio::time::sleep(time) => Failure::failed(format!("seed {seed}: not over after {time:?}")),
+        }
     };
-    tokio::select! {
-        () = &mut stopping => Err(Failure::failed(format!("seed {seed}: interrupted"))),
-        done = soaking => done,
-    }
+    soak(json, &args, seed, &kinds, ended).await
 }
 
 fn kinds(args: &Soak) -> Result<Vec<Kind>, Failure> {
@@ -74,8 +72,20 @@ fn kinds(args: &Soak) -> Result<Vec<Kind>, Failure> {
     }
 }
 
-async fn soak(json: bool, args: &Soak, seed: u64, kinds: &[Kind]) -> Result<u8, Failure> {
-    let servers = Servers::start(args).await?;
+/// Everything that is started ends here, also when `ended` comes first.
+async fn soak(
+    json: bool,
+    args: &Soak,
+    seed: u64,
+    kinds: &[Kind],
+    ended: impl Future<Output = Failure>,
+) -> Result<u8, Failure> {
+    let mut ended = std::pin::pin!(ended);
+    let servers = tokio::select! {
+        servers = Servers::start(args) => servers?,
+        // Those that were started end with the pipes to their keepers.
+        why = &mut ended => return Err(why),
+    };
     if !json {
         output::line(&format!(
             "redis {}, mcp-courier {}, {}, seed {seed}",
@@ -84,28 +94,27 @@ async fn soak(json: bool, args: &Soak, seed: u64, kinds: &[Kind]) -> Result<u8, 
             args.topology.word()
         ))?;
     }
-    let crew = Crew::start(servers.url(), PREFIX.to_owned(), seed, args).await;
-    let crew = match crew {
-        Ok(crew) => crew,
-        Err(e) => {
-            servers.end().await;
-            return Err(e);
-        }
-    };
+    let crew = Crew::new(servers.url(), PREFIX.to_owned(), seed, args)?;
     let start = clock::now();
     let mut stage = Stage::new(args.clone(), seed, servers, crew);
-    let done = async {
+    let soaking = async {
+        stage.crew.start().await?;
         stage.suffer_all(kinds, json).await?;
         stage.close().await
-    }
-    .await;
+    };
+    let done = tokio::select! {
+        done = soaking => done,
+        why = &mut ended => Err(why),
+    };
     stage.end().await;
     let mut closing = done?;
     closing.left.extend(stage.servers.still_there());
     tamper(args, seed, &mut closing.ledger);
     let windows: Vec<Window> = stage.faults.iter().filter_map(|f| f.window).collect();
     let verdict = check::judge(&closing.ledger, &closing.found, &windows, seed);
-    let faults = std::mem::take(&mut stage.faults);
+    let mut faults = std::mem::take(&mut stage.faults);
+    let failovers = faults.iter_mut().filter(|f| f.window.is_some());
+    failovers.zip(&verdict.lost_in).for_each(|(fault, &lost)| fault.lost_by_replication = lost);
     let report = Report::new(args, seed, &stage.servers, faults, &closing, &verdict, start);
     if let Some(out) = &args.out {
         std::fs::write(out, serde_json::to_string_pretty(&report).map_err(std::io::Error::other)?)?;

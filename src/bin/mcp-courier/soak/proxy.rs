@@ -54,8 +54,7 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let state = watch::Sender::new(State::default());
         let accepted = Arc::new(AtomicUsize::new(0));
-        let accepting =
-            tokio::spawn(accept(listener, target, state.subscribe(), accepted.clone()));
+        let accepting = tokio::spawn(accept(listener, target, state.subscribe(), accepted.clone()));
         Ok(Self { port, state, accepted, accepting })
     }
 

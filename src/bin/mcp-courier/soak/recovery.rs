@@ -64,11 +64,7 @@ impl Recovery {
         let seconds = |at: u64| clock::between(over, at).as_secs_f64();
         let silent: Vec<u32> = sessions.iter().copied().filter(|s| !first.contains_key(s)).collect();
         let all = first.values().max().filter(|_| silent.is_empty());
-        Self {
-            first: first.values().min().map(|&at| seconds(at)),
-            all: all.map(|&at| seconds(at)),
-            silent,
-        }
+        Self { first: first.values().min().map(|&at| seconds(at)), all: all.map(|&at| seconds(at)), silent }
     }
 }
 

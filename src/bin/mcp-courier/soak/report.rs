@@ -25,6 +25,8 @@ pub struct Recovered {
     all_max: Option<f64>,
     target: f64,
     met: bool,
+    /// Over all of them.
+    lost_by_replication: u64,
 }
 
 /// Everything about a run.
@@ -79,6 +81,7 @@ fn recovered(faults: &[Fault]) -> Vec<Recovered> {
             all_max: most(&all),
             all_median: median(all),
             target: kind.target(),
+            lost_by_replication: faults.iter().map(|f| f.lost_by_replication).sum(),
         }
     };
     kinds.into_iter().map(row).collect()
@@ -100,11 +103,13 @@ impl Report {
         violations.extend(closing.left.iter().cloned());
         for fault in faults.iter().filter(|f| !f.recovery.silent.is_empty()) {
             let silent = &fault.recovery.silent;
-            violations.push(format!("sessions {silent:?} had no delivery in 30 s after {}", fault.kind.word()));
+            violations
+                .push(format!("sessions {silent:?} had no delivery in 30 s after {}", fault.kind.word()));
         }
-        let history = verdict.offences.first().map(|offence| {
-            history::of(offence.name, &closing.ledger, &faults, start, seed)
-        });
+        let history = verdict
+            .offences
+            .first()
+            .map(|offence| history::of(offence.name, &closing.ledger, &faults, start, seed));
         Self {
             version: env!("CARGO_PKG_VERSION"),
             redis: servers.version.clone(),
@@ -140,7 +145,10 @@ impl Report {
                 "{:<22}{} (acknowledged by a master that was replaced)",
                 "lost by replication", c.lost_by_replication
             ),
-            format!("{:<22}{} of {} at most, {} claims", "came again", c.duplicates, c.duplicates_bound, c.claims),
+            format!(
+                "{:<22}{} of {} at most, {} claims",
+                "came again", c.duplicates, c.duplicates_bound, c.claims
+            ),
             format!("{:<22}{}", "twice under one claim", c.repeated),
             format!("{:<22}{}", "came though refused", c.phantoms),
             format!("{:<22}{}", "refused", c.refused),
@@ -149,8 +157,8 @@ impl Report {
             format!("{:<22}{} ({})", "dead letters", c.dead, dead.join("; ")),
             String::new(),
             format!(
-                "{:<18}{:>6}{:>10}{:>16}{:>16}{:>9}  counted from",
-                "seconds until", "count", "outage", "first delivery", "all sessions", "target"
+                "{:<18}{:>6}{:>10}{:>16}{:>16}{:>8}{:>6}  counted from",
+                "seconds until", "count", "outage", "first delivery", "all sessions", "target", "lost"
             ),
         ];
         let pair = |median: Option<f64>, max: Option<f64>| match (median, max) {
@@ -159,17 +167,18 @@ impl Report {
         };
         for r in &self.recovery {
             lines.push(format!(
-                "{:<18}{:>6}{:>10.2}{:>16}{:>16}{:>9}  {}",
+                "{:<18}{:>6}{:>10.2}{:>16}{:>16}{:>8}{:>6}  {}",
                 r.fault.word(),
                 r.count,
                 r.outage_median,
                 pair(r.first_median, r.first_max),
                 pair(r.all_median, r.all_max),
                 format!("{}{:.0}", if r.met { "" } else { "! " }, r.target),
+                r.lost_by_replication,
                 r.starts
             ));
         }
-        lines.push("(median / longest; outage: from the fault's begin to where recovery is counted from)".to_owned());
+        lines.push("(median / longest; outage: from the fault's begin to where recovery is counted from; lost: by replication)".to_owned());
         lines.push(super::NO_CLOCK.to_owned());
         lines.push(String::new());
         lines.extend(self.history.iter().cloned());

@@ -19,23 +19,28 @@ pub struct Stage {
     pub crew: Crew,
     pub faults: Vec<Fault>,
     /// Moves sessions from one subscriber to another all the time.
-    mover: tokio::task::JoinHandle<()>,
+    mover: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Stage {
     pub fn new(args: Soak, seed: u64, servers: Servers, crew: Crew) -> Self {
-        let (moving, mut chance) = (crew.clone(), fastrand::Rng::with_seed(seed ^ 3));
-        let mover = tokio::spawn(async move {
+        let chance = fastrand::Rng::with_seed(seed);
+        Self { args, seed, chance, servers, crew, faults: Vec::new(), mover: None }
+    }
+
+    fn keep_moving(&mut self) {
+        let (moving, mut chance) = (self.crew.clone(), fastrand::Rng::with_seed(self.seed ^ 3));
+        self.mover = Some(tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_millis(chance.u64(100..1_000))).await;
                 moving.move_any();
             }
-        });
-        Self { args, seed, chance: fastrand::Rng::with_seed(seed), servers, crew, faults: Vec::new(), mover }
+        }));
     }
 
     /// One fault after the other, each kind once before any comes again, until the time is over.
     pub async fn suffer_all(&mut self, kinds: &[Kind], json: bool) -> Result<(), Failure> {
+        self.keep_moving();
         let start = Instant::now();
         tokio::time::sleep(WARM_UP).await;
         let mut bag: Vec<Kind> = Vec::new();
@@ -59,7 +64,7 @@ impl Stage {
     }
 
     pub fn stop_moving(&self) {
-        self.mover.abort();
+        self.mover.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     /// Ends everything that was started; what is left of it is no more.

@@ -73,8 +73,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Crew {
-    /// Starts all of them; returns when all are connected and every session is being claimed.
-    pub async fn start(url: String, prefix: String, seed: u64, args: &Soak) -> Result<Self, Failure> {
+    /// Nobody yet.
+    pub fn new(url: String, prefix: String, seed: u64, args: &Soak) -> Result<Self, Failure> {
         let log = args.log.as_ref().map(std::fs::File::create).transpose()?;
         let inner = Inner {
             url,
@@ -90,16 +90,11 @@ impl Crew {
             }),
             log: log.map(|file| Mutex::new(std::io::BufWriter::new(file))),
         };
-        let crew = Self(Arc::new(inner));
-        let started = crew.start_all().await;
-        if let Err(e) = started {
-            crew.kill_all().await;
-            return Err(e);
-        }
-        Ok(crew)
+        Ok(Self(Arc::new(inner)))
     }
 
-    async fn start_all(&self) -> Result<(), Failure> {
+    /// Starts all of them; returns when they are connected and every session is being claimed.
+    pub async fn start(&self) -> Result<(), Failure> {
         let args = &self.0.args;
         for number in 0..args.subscribers {
             self.spawn(Role::Subscriber, number, 0)?;

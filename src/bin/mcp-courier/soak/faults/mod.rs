@@ -115,7 +115,7 @@ impl Kind {
             Self::Latency => "the latency is over",
             Self::Stall => "SIGCONT",
             Self::Full => "there is room again",
-            Self::FailedSnapshot => "a snapshot succeeded",
+            Self::FailedSnapshot => "a snapshot succeeded, or the promoted server takes writes",
             Self::ScriptFlush => "the command's answer",
             Self::ClockJump => "",
         }
@@ -142,6 +142,8 @@ pub struct Fault {
     pub end: u64,
     pub recovery: Recovery,
     pub window: Option<Window>,
+    /// Messages lost by replication in that window.
+    pub lost_by_replication: u64,
 }
 
 impl Fault {
@@ -214,6 +216,7 @@ impl Stage {
         let from = making.begin.saturating_sub(super::LAG_US);
         let window = failed_over.then_some(Window { from, to: end });
         let Making { begin, over, note, recovery, .. } = making;
-        Ok(Fault { kind, note, begin, over: over.unwrap_or(begin), end, recovery, window })
+        let over = over.unwrap_or(begin);
+        Ok(Fault { kind, note, begin, over, end, recovery, window, lost_by_replication: 0 })
     }
 }

@@ -93,7 +93,10 @@ impl Stage {
 
     pub(super) async fn failed_snapshot(&mut self, making: &mut Making) -> Result<(), Failure> {
         let (master, session, affected) = self.any_master().await?;
-        making.note(format!("server {master}"));
+        // Sentinels take a master that answers MISCONF for dead, and replace it while it is alive.
+        let long = self.servers.topology == Topology::Sentinel && self.chance.bool();
+        let refuses = if self.servers.topology == Topology::Sentinel { REFUSES / 3 } else { REFUSES };
+        making.note(format!("server {master}{}", if long { ", until it is replaced" } else { "" }));
         let server = &self.servers.all[master];
         // No file can take a folder's name.
         let in_the_way = server.folder().join("dump.rdb");
@@ -108,12 +111,20 @@ impl Stage {
                 if failed { Ok(()) } else { Err(Failure::failed("it did not fail yet")) }
             })
             .await?;
-            tokio::time::sleep(REFUSES).await;
-            Ok::<_, Failure>(())
+            if long {
+                return self.servers.wait_promoted(session, master).await.map(Some);
+            }
+            tokio::time::sleep(refuses).await;
+            Ok::<_, Failure>(None)
         }
         .await;
         std::fs::remove_dir_all(&in_the_way)?;
-        failing?;
+        let promoted = failing?;
+        if let Some(promoted) = promoted {
+            self.servers.wait_writable(promoted, session).await?;
+            making.over();
+            making.recovered(self, &affected).await;
+        }
         until("a snapshot to succeed", Duration::from_secs(30), async || {
             server.ask::<redis::Value>(&["BGSAVE", "SCHEDULE"]).await?;
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -123,9 +134,11 @@ impl Stage {
         })
         .await?;
         server.ask::<()>(&["CONFIG", "SET", "save", ""]).await?;
-        self.servers.wait_writable(master, session).await?;
-        making.over();
-        making.recovered(self, &affected).await;
+        if promoted.is_none() {
+            self.servers.wait_writable(master, session).await?;
+            making.over();
+            making.recovered(self, &affected).await;
+        }
         Ok(())
     }
 

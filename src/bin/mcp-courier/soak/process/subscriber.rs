@@ -82,7 +82,11 @@ impl Sink {
         let name: Name = delivery.id.as_str().parse()?;
         let right = message::session(name.session).is_ok_and(|s| s == delivery.session);
         if !right || name.session != self.session {
-            return Err(format!("{name} came to session {}, sink {}", delivery.session.as_str(), self.session));
+            return Err(format!(
+                "{name} came to session {}, sink {}",
+                delivery.session.as_str(),
+                self.session
+            ));
         }
         if delivery.body() != name.body(self.seed) {
             return Err(format!("{name} came with another body"));
@@ -117,16 +121,14 @@ impl NotificationSink for Sink {
         if let Some(pause) = name.pause(self.seed) {
             tokio::time::sleep(pause).await;
         }
-        say(Said::Delivered { name, at: clock::now(), attempt, epoch: self.epoch.load(Ordering::Relaxed) }).await
+        say(Said::Delivered { name, at: clock::now(), attempt, epoch: self.epoch.load(Ordering::Relaxed) })
+            .await
     }
 
     fn claimed(&self, claim: &Claim) {
         self.epoch.store(claim.epoch, Ordering::Relaxed);
-        let _ = self.asides.send(Said::Claimed {
-            session: self.session,
-            epoch: claim.epoch,
-            at: clock::now(),
-        });
+        let _ =
+            self.asides.send(Said::Claimed { session: self.session, epoch: claim.epoch, at: clock::now() });
     }
 
     fn ended(&self, _: &Claim, why: Ended) {

@@ -218,9 +218,8 @@ impl Servers {
     /// What is left of them when they have ended.
     pub fn still_there(&self) -> Vec<String> {
         let processes = self.all.iter().map(|s| &s.process).chain(&self.sentinels);
-        let left = processes.filter(|p| {
-            p.folder.exists() || std::net::TcpStream::connect(("127.0.0.1", p.port)).is_ok()
-        });
+        let left = processes
+            .filter(|p| p.folder.exists() || std::net::TcpStream::connect(("127.0.0.1", p.port)).is_ok());
         left.map(|p| format!("a server on port {} is still there", p.port)).collect()
     }
 

@@ -109,10 +109,7 @@ impl Process {
             }
             process.end().await;
         }
-        Err(Failure::no_server(format!(
-            "{} does not start: {why}; give --server-program",
-            program.display()
-        )))
+        Err(Failure::no_server(format!("{} does not start: {why}; give --server-program", program.display())))
     }
 
     async fn order(&self, order: &str) -> Result<Option<u32>, Failure> {
