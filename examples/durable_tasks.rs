@@ -57,7 +57,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(other) => return Err(format!("unknown option {other}").into()),
     };
     let address = if serves { args.next() } else { None }.unwrap_or_else(|| "127.0.0.1:8009".into());
-    let courier = Courier::connect(args.next().unwrap_or_else(|| "memory://".into())).await?;
+    let url = args.next().unwrap_or_else(|| "memory://".into());
+    let prefix = args.next().unwrap_or_else(|| "courier".into());
+    let courier = Courier::builder().prefix(prefix).connect(url).await?;
     let sessions = Sessions::new(&courier);
     let durable = durable(Server::new(&sessions)?, &courier);
     // A task tool that cannot work is an error here, not at the first client.
@@ -65,13 +67,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone()));
+    // So long after the death of a worker another one takes over.
+    let lease = std::env::var("LEASE_MS").ok().map(|ms| ms.parse()).transpose()?.map(Duration::from_millis);
+    let worker = durable.worker().lease(lease.unwrap_or(Duration::from_secs(10)));
     if !serves {
         println!("working");
-        durable.run_worker(stop, GRACE).await?;
+        worker.run(durable.legs(), stop, GRACE).await?;
         courier.shutdown(GRACE).await;
         return Ok(());
     }
-    let worker = if works { Some(durable.start_worker().await?) } else { None };
+    let worker = if works { Some(worker.start(durable.legs()).await?) } else { None };
     let config = StreamableHttpServerConfig::default().with_cancellation_token(stop.child_token());
     let factory = {
         let (durable, sessions) = (durable.clone(), sessions.clone());

@@ -46,13 +46,17 @@ impl ClientHandler for User {
 
     async fn create_elicitation(
         &self,
-        _: ElicitRequestParams,
+        asked: ElicitRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        println!("asked: answering {:?}", self.pages);
+        let asked = serde_json::to_value(&asked).unwrap_or_default();
+        println!("asked: {} answering {:?}", asked["message"], self.pages);
         Ok(match self.pages {
             Some(pages) => {
-                ElicitResult::new(ElicitationAction::Accept).with_content(json!({ "pages": pages }))
+                // The worker asks once more when it is a lot.
+                let sure = !asked["requestedSchema"]["properties"]["sure"].is_null();
+                let content = if sure { json!({ "sure": true }) } else { json!({ "pages": pages }) };
+                ElicitResult::new(ElicitationAction::Accept).with_content(content)
             }
             None => ElicitResult::new(ElicitationAction::Decline),
         })

@@ -1,5 +1,5 @@
-//! A worker of `mcp_server`: takes jobs, reports progress to the client that waits, and asks its user a question. One
-//! works at a time: a second one takes over from the first, which then ends.
+//! A worker of `mcp_server`: takes jobs, reports progress to the client that waits, and asks its user a question or
+//! two. One works at a time: a second one takes over from the first, which then ends.
 //!
 //! ```sh
 //! cargo run --example mcp_worker -- redis://localhost
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use mcp_courier::relay::{Ask, Outcome, Request};
+use mcp_courier::relay::{Ask, Outcome, Request, TaskRef};
 use mcp_courier::{
     CancellationToken, Courier, Delivery, Ended, LogLevel, Notification, RequestId, SessionId, SinkError,
 };
@@ -32,22 +32,33 @@ async fn work(courier: &Courier, job: &Value) -> Result<(), Box<dyn std::error::
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     // The same id at every attempt: a worker that takes the job over hears the answer that the first one waited for.
-    let schema = json!({
-        "type": "object",
-        "properties": { "pages": { "type": "integer", "minimum": 1, "maximum": 100 } },
-        "required": ["pages"],
-    });
-    let question = Ask::new(&session, Request::form("How many pages?", schema))
-        .id(RequestId::new(text("job"))?)
-        .timeout(Duration::from_secs(120));
-    let pages = match courier.relay().ask(question).await? {
-        Outcome::Accepted(content) => content.value()["pages"].as_u64().unwrap_or(1),
-        other => {
-            println!("{}: {}", text("job"), other.as_str());
-            progress(3, "stopped: nobody said how long it should be").await?;
-            return Ok(());
-        }
+    let task = TaskRef::new(text("job"));
+    let ask = async |id: String, message: &str, name: &str, schema: Value| {
+        let schema = json!({ "type": "object", "properties": { name: schema }, "required": [name] });
+        let question = Ask::new(&session, Request::form(message, schema))
+            .id(RequestId::new(id)?)
+            .task(task.clone())
+            .timeout(Duration::from_secs(120));
+        courier.relay().ask(question).await
     };
+    let stop = async |why: &str| {
+        println!("{}: {why}", text("job"));
+        progress(3, &format!("stopped: {why}")).await
+    };
+
+    let pages = json!({ "type": "integer", "minimum": 1, "maximum": 100 });
+    let pages = match ask(text("job").to_owned(), "How many pages?", "pages", pages).await? {
+        Outcome::Accepted(content) => content.value()["pages"].as_u64().unwrap_or(1),
+        other => return Ok(stop(other.as_str()).await.map(drop)?),
+    };
+    if pages > 50 {
+        let id = format!("{}-sure", text("job"));
+        match ask(id, "So many?", "sure", json!({ "type": "boolean" })).await? {
+            Outcome::Accepted(content) if content.value()["sure"] == true => {}
+            Outcome::Accepted(_) => return Ok(stop("too long").await.map(drop)?),
+            other => return Ok(stop(other.as_str()).await.map(drop)?),
+        }
+    }
 
     progress(2, "writing").await?;
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -14,10 +14,11 @@ pages! {
     Operating: "docs/operating.md",
     Protocol: "docs/protocol.md",
     States: "docs/states.md",
-    Tasks: "docs/tasks.md",
 }
 
+// With blocks that need it.
 #[cfg(feature = "rmcp")]
 pages! {
     Mcp: "docs/mcp.md",
+    Tasks: "docs/tasks.md",
 }

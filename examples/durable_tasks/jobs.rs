@@ -163,11 +163,8 @@ impl Server {
     #[tool]
     async fn interview(&self, InTask(task): InTask) -> Answer {
         let Some(task) = task else { return text("only a task has the time for an interview") };
-        match interview(&task).await {
-            Ok((name, color)) => text(format!("{name} likes {color}")),
-            Err(TaskExit::Cancelled) => text("never mind"),
-            Err(exit) => Err(internal(exit)),
-        }
+        let (name, color) = interview(&task).await?;
+        text(format!("{name} likes {color}"))
     }
 
     /// Asks before its task begins; the rest of it is the task.
@@ -196,6 +193,6 @@ async fn interview(task: &TaskLeg) -> Result<(Value, Value), TaskExit> {
         Ok::<_, TaskExit>(answer["content"][key].clone())
     };
     let name = ask("name", "Your name?").await?;
-    task.task.set_status_message("half way");
+    task.set_status_message("half way");
     Ok((name, ask("color", "Your favourite color?").await?))
 }

@@ -19,6 +19,8 @@ mod command;
 mod command_ends;
 mod connections;
 mod crash;
+#[cfg(feature = "rmcp")]
+mod durable;
 mod faults;
 mod harness;
 mod inputs;

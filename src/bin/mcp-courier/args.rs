@@ -122,6 +122,9 @@ pub struct Listen {
     /// Fail this share of the deliveries, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub fail_rate: f64,
+    /// Attempts before a message becomes a dead letter; a crash counts as one.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_attempts: u32,
     /// Run this command for each delivery, with the line on its stdin; acked when it ends with 0.
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,

@@ -1,8 +1,8 @@
 //! A `tools/call`, and whether it becomes a task; the requests about tasks.
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult, JsonObject,
-    ProtocolVersion, UpdateTaskParams,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult, ProtocolVersion,
+    UpdateTaskParams,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -30,8 +30,11 @@ impl<H: ServerHandler> DurableTasks<H> {
             };
         }
         self.started()?;
-        if let Arguments::Checked(check) = &tool.arguments {
-            check(params.arguments.as_ref().unwrap_or(&JsonObject::new()))?;
+        if let Arguments::Typed(fits) = &tool.arguments
+            && !fits(params.arguments.clone().unwrap_or_default())
+        {
+            // It refuses them in its own words, as without tasks.
+            return self.handler.call_tool(params, context).await;
         }
         let new = self.new_task(&params, &context)?;
         if let Arguments::ByTheTool = tool.arguments {

@@ -14,6 +14,16 @@ pub(super) fn advertise(capabilities: &mut ServerCapabilities) {
     capabilities.extensions.get_or_insert_default().entry(TASKS_EXTENSION_ID.to_owned()).or_default();
 }
 
+/// The server has no such thing, whatever the wrapped handler says.
+pub(super) fn conceal(capabilities: &mut ServerCapabilities) {
+    if let Some(extensions) = &mut capabilities.extensions {
+        extensions.remove(TASKS_EXTENSION_ID);
+        if extensions.is_empty() {
+            capabilities.extensions = None;
+        }
+    }
+}
+
 /// What the client gets to hear of an error. Details of the store stay here.
 pub(super) fn error(error: Error) -> ErrorData {
     match error {

@@ -52,7 +52,11 @@ impl<H: ServerHandler> ServerHandler for DurableTasks<H> {
         context: Context,
     ) -> Answer<InitializeResult> {
         self.started()?;
-        self.handler.initialize(params, context).await
+        let mut agreed = self.handler.initialize(params, context).await?;
+        if self.enabled() {
+            convert::conceal(&mut agreed.capabilities);
+        }
+        Ok(agreed)
     }
 
     async fn call_tool(&self, params: CallToolRequestParams, context: Context) -> Answer<CallToolResponse> {

@@ -1,7 +1,7 @@
 //! What a tool learns of the task that it runs in.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rmcp::handler::server::common::FromContextPart;
 use rmcp::handler::server::tool::ToolCallContext;
@@ -14,12 +14,10 @@ use super::convert;
 use crate::Error;
 use crate::tasks::{ContextSnapshot, Scope, TaskContext, TaskExit};
 
-/// The task that a tool runs in, from its [`RequestContext`].
+/// The task that a tool runs in, from its [`RequestContext`]. It has what rmcp's `TaskContext` has.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TaskLeg {
-    /// To tell how it goes, and to hear of cancelling.
-    pub task: TaskContext,
     /// Who owns the task.
     pub scope: Scope,
     /// What was kept of the request that made the task.
@@ -28,13 +26,42 @@ pub struct TaskLeg {
     pub number: u64,
     /// 1 for the first attempt at this leg.
     pub attempt: u32,
+    pub(super) task: TaskContext,
     pub(super) client: Arc<ClientCapabilities>,
+    /// Why waiting ended without an answer, if it did.
+    pub(super) exit: Arc<OnceLock<TaskExit>>,
 }
 
 impl TaskLeg {
     /// The task that the tool runs in; `None` in a request that is answered as ever.
     pub fn of(context: &RequestContext<RoleServer>) -> Option<&Self> {
         context.extensions.get()
+    }
+
+    /// The task's id.
+    pub fn task_id(&self) -> &str {
+        self.task.task_id()
+    }
+
+    /// Sets the task's status message, as [`TaskContext::set_status_message`].
+    pub fn set_status_message(&self, message: impl Into<String>) {
+        self.task.set_status_message(message);
+    }
+
+    /// Whether the client asked to cancel the task.
+    pub fn is_cancel_requested(&self) -> bool {
+        self.task.is_cancel_requested()
+    }
+
+    /// Until the client asks to cancel the task, as `context.ct` of the tool. A tool that returns an error then leaves the
+    /// task cancelled; one that finishes all the same completes it.
+    pub async fn cancelled(&self) {
+        self.task.cancelled().await;
+    }
+
+    /// Until the worker is told to stop, as [`TaskContext::shutting_down`].
+    pub async fn shutting_down(&self) {
+        self.task.shutting_down().await;
     }
 
     /// What follows is the task, for a tool named with
@@ -60,7 +87,8 @@ impl TaskLeg {
     ///
     /// # Errors
     /// [`TaskExit`] says why there will be no answer; [`TaskExit::Error`] when the client did not declare that it can answer
-    /// requests of this kind.
+    /// requests of this kind. To be passed on with `?`: when the tool returns an error after this, the task goes on
+    /// elsewhere, or is cancelled, as the exit says.
     ///
     /// # Cancel safety
     /// A dropped call leaves the request open; the answer is there for the next call.
@@ -68,8 +96,17 @@ impl TaskLeg {
         if let Some((name, false)) = convert::declared(&request, &self.client) {
             return Err(Error::invalid("input request", format!("the client did not declare {name}")).into());
         }
-        let answer = self.task.request_input(key, &request).await?;
+        let answer = self.task.request_input(key, &request).await.inspect_err(|exit| {
+            let _ = self.exit.set(exit.clone());
+        })?;
         serde_json::from_str(answer.get()).map_err(|e| Error::invalid("answer", e.to_string()).into())
+    }
+}
+
+/// For tools that pass an exit on.
+impl From<TaskExit> for ErrorData {
+    fn from(exit: TaskExit) -> Self {
+        ErrorData::internal_error(exit.to_string(), None)
     }
 }
 

@@ -63,7 +63,7 @@ impl<H: ServerHandler> DurableTasks<H> {
             return self.end(&context);
         }
         let mut states: FuturesUnordered<Next> = watches.into_iter().map(next).collect();
-        let stop = &self.shared.courier.core.stop;
+        let stopped = self.shared.courier.engine.stopped();
         while inner.is_some() || !states.is_empty() {
             let notification = tokio::select! {
                 Some(state) = states.next(), if !states.is_empty() => {
@@ -86,7 +86,7 @@ impl<H: ServerHandler> DurableTasks<H> {
                     }
                 },
                 () = context.ct.cancelled() => break,
-                () = stop.cancelled() => break,
+                () = stopped.cancelled() => break,
             };
             if !send(&context, notification).await {
                 break;

@@ -45,6 +45,8 @@ struct Shared {
     tools: Table,
     scope_of: Arc<ScopeOf>,
     headers: Vec<String>,
+    /// The server's name, where it cannot be a group's.
+    nameless: Option<String>,
     sibling: OnceLock<Arc<Sibling>>,
 }
 
@@ -93,9 +95,11 @@ impl<H: ServerHandler> DurableTasks<H> {
     /// The tasks are those of the group that has the server's name, as its `get_info` says it.
     pub fn new(handler: H, courier: &Courier) -> Self {
         let name = handler.get_info().server_info.name;
+        let group = courier.tasks().group(&name);
         let shared = Shared {
             courier: courier.clone(),
-            tasks: courier.tasks().group(&name).unwrap_or_else(|_| courier.tasks()),
+            nameless: group.is_err().then_some(name),
+            tasks: group.unwrap_or_else(|_| courier.tasks()),
             tools: Table::new(),
             scope_of: Arc::new(scope::default),
             headers: Vec::new(),
@@ -115,8 +119,8 @@ impl<H: ServerHandler> DurableTasks<H> {
     }
 
     /// Whether calls of a tool become tasks, and the type that it reads its arguments into; `JsonObject` for one that takes
-    /// any. A call whose arguments are not of this type is refused before there is a task, with the error that rmcp's
-    /// `Parameters<P>` gives. Tools that are not named never become tasks.
+    /// any. A call whose arguments are not of this type makes no task: the handler gets it, and refuses it as it would any.
+    /// Tools that are not named never become tasks.
     #[must_use]
     pub fn tool<P: DeserializeOwned + 'static>(self, name: impl Into<String>, mode: TaskMode) -> Self {
         self.put(name, Tool { mode, arguments: Arguments::of::<P>() })
@@ -138,7 +142,8 @@ impl<H: ServerHandler> DurableTasks<H> {
     /// [`Error::Invalid`] for an empty name or one of more than 64 bytes.
     pub fn group(mut self, name: &str) -> Result<Self> {
         let tasks = self.shared.tasks.clone().group(name)?;
-        self.change().tasks = tasks;
+        let shared = self.change();
+        (shared.tasks, shared.nameless) = (tasks, None);
         Ok(self)
     }
 
@@ -192,7 +197,7 @@ impl<H: ServerHandler> DurableTasks<H> {
     ///
     /// # Errors
     /// [`Error::Invalid`] when a tool is named that the handler does not have; when a tool may become a task but the server
-    /// does not speak 2026-07-28, which has the extension; when headers are kept where everybody could read them; when
+    /// does not speak 2026-07-28, which has the extension; when the server's name is no group; when headers are kept where everybody could read them; when
     /// another server in this process has the same group of tasks and other tools.
     pub fn check(&self) -> Result<()> {
         if self.shared.sibling.get().is_some() || !self.enabled() {
@@ -218,6 +223,11 @@ impl<H: ServerHandler> DurableTasks<H> {
         }
         if !self.shared.headers.is_empty() && !self.shared.tasks.may_keep_headers() {
             return invalid("headers are kept, which may be secrets: use `Tasks::encrypted`, or `Tasks::headers_in_clear`".into());
+        }
+        if let Some(name) = &self.shared.nameless {
+            return invalid(format!(
+                "the server's name `{name}` cannot be a group's: use `DurableTasks::group`"
+            ));
         }
         let tools = self.shared.tools.keys().cloned().collect();
         let (node, group) =

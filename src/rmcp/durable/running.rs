@@ -1,7 +1,7 @@
 //! A leg of a task: the stored `tools/call` goes through rmcp's dispatcher to the handler once more.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientJsonRpcMessage, InputRequiredResult,
@@ -17,7 +17,7 @@ use super::convert;
 use super::leg::TaskLeg;
 use super::once::Once;
 use crate::CancellationToken;
-use crate::tasks::{InputRequired, Leg, LegOutcome, TaskContext, TaskHandler};
+use crate::tasks::{InputRequired, Leg, LegOutcome, TaskContext, TaskExit, TaskHandler};
 
 /// Runs the tool calls that tasks are made of, see [`DurableTasks::legs`](super::DurableTasks::legs).
 #[derive(Debug)]
@@ -72,7 +72,7 @@ async fn call<H: ServerHandler>(
     leg: Leg,
 ) -> LegOutcome {
     let task = leg.task.clone();
-    let client = Arc::new(client);
+    let (client, exit) = (Arc::new(client), Arc::<OnceLock<TaskExit>>::default());
     message.insert_extension(TaskLeg {
         task: task.clone(),
         scope: leg.scope,
@@ -80,6 +80,7 @@ async fn call<H: ServerHandler>(
         number: leg.number,
         attempt: leg.attempt,
         client: client.clone(),
+        exit: exit.clone(),
     });
     let (ended, end) = oneshot::channel();
     let (stop, dropped) = (CancellationToken::new(), CancellationToken::new());
@@ -103,7 +104,7 @@ async fn call<H: ServerHandler>(
         }
     };
     match (answer, refused) {
-        (Ok(answer), _) => outcome(answer, &task, &client),
+        (Ok(answer), _) => outcome(answer, &task, &client, exit.get()),
         (Err(_), Some(error)) => failed(&error),
         (Err(_), None) => LegOutcome::retry("the tool panicked"),
     }
@@ -124,13 +125,17 @@ fn outcome(
     answer: Result<CallToolResponse, ErrorData>,
     task: &TaskContext,
     client: &ClientCapabilities,
+    exit: Option<&TaskExit>,
 ) -> LegOutcome {
     match answer {
         Ok(CallToolResponse::Complete(result)) => LegOutcome::completed(&result),
         Ok(CallToolResponse::InputRequired(asked)) => ask(asked, client),
         // A tool that stops for it may say so in any way.
         Err(_) if task.is_cancel_requested() => LegOutcome::Cancelled,
-        Err(error) => failed(&error),
+        Err(error) => match exit {
+            None | Some(TaskExit::Error(_)) => failed(&error),
+            Some(exit) => exit.clone().into(),
+        },
         Ok(_) => LegOutcome::error(-32603, "the tool answered with a task of its own"),
     }
 }
@@ -193,5 +198,21 @@ impl<H: ServerHandler> ServerHandler for Tool<H> {
             let _ = ended.send(answer);
         }
         Err(ErrorData::internal_error("answered elsewhere", None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// What a tool gets in a task is what it would have got in the request.
+    #[test]
+    fn numbers_survive_being_stored() {
+        for _ in 0..200_000 {
+            let number = f64::from_bits(fastrand::u64(..));
+            if number.is_finite() {
+                let stored = serde_json::to_string(&number).expect("JSON");
+                let read: f64 = serde_json::from_str(&stored).expect("a number");
+                assert_eq!(read.to_bits(), number.to_bits(), "{stored}");
+            }
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! rmcp servers in several replicas, over HTTP, with rmcp's client and with a plain one.
 
+mod kills;
 mod listening;
 mod processes;
 mod questions;
 mod replicas;
+pub mod running;
 mod sessions;
 mod streams;
-mod support;
+pub mod support;
+mod user;

