@@ -1,6 +1,7 @@
 //! The end of a run: nothing new, everything delivered, everybody gone, nothing left.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use mcp_courier::{Courier, Push, PushStatus};
@@ -51,8 +52,8 @@ impl Stage {
         let doubtful: Vec<Name> = check::doubtful(&self.crew.ledger(), self.seed);
         let ledger = std::mem::take(&mut *self.crew.ledger());
         for name in doubtful {
-            if !found.contains_key(&name) {
-                found.insert(name, self.ask(&courier, name).await?);
+            if let Entry::Vacant(unknown) = found.entry(name) {
+                unknown.insert(self.ask(&courier, name).await?);
             }
         }
         if let Err(why) = drained(&courier).await {

@@ -50,9 +50,13 @@ impl Stage {
                 self.chance.shuffle(&mut bag);
             }
             let Some(kind) = bag.pop() else { break };
-            let fault = self.suffer(kind).await.map_err(|e| {
-                Failure::failed(format!("seed {}: {} could not be done: {e}", self.seed, kind.word()))
-            })?;
+            let fault = match self.suffer(kind).await {
+                Ok(fault) => fault,
+                Err(e) => {
+                    let (seed, kind, logs) = (self.seed, kind.word(), self.servers.last_words().await);
+                    return Err(Failure::failed(format!("seed {seed}: {kind} could not be done: {e}{logs}")));
+                }
+            };
             if !json {
                 output::line(&told(start, &fault))?;
             }

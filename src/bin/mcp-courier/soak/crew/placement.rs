@@ -111,7 +111,7 @@ impl Crew {
         if role != Role::Subscriber {
             return;
         }
-        let ordered = self.state().stopping.iter().any(|&s| s == (session, subscriber));
+        let ordered = self.state().stopping.contains(&(session, subscriber));
         if ordered {
             let to = self.state().any_up(subscriber);
             return self.handed_over(session, subscriber, to.unwrap_or(subscriber));

@@ -215,6 +215,20 @@ impl Servers {
         self.all.iter().for_each(|server| act(&server.proxy));
     }
 
+    /// The end of the log of each server that does not answer.
+    pub async fn last_words(&self) -> String {
+        let mut words = String::new();
+        for (n, server) in self.all.iter().enumerate() {
+            if server.ask::<redis::Value>(&["PING"]).await.is_err() {
+                let log = std::fs::read_to_string(server.folder().join("log")).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().rev().take(6).collect();
+                let lines: Vec<&str> = lines.into_iter().rev().collect();
+                let _ = write!(words, "; the log of server {n} ends with: {}", lines.join(" | "));
+            }
+        }
+        words
+    }
+
     /// What is left of them when they have ended.
     pub fn still_there(&self) -> Vec<String> {
         let processes = self.all.iter().map(|s| &s.process).chain(&self.sentinels);
