@@ -7,6 +7,8 @@ use mcp_courier::{Builder, Courier, MessageId, SessionId};
 
 use crate::bench::{Bench, BenchNode};
 use crate::output::Failure;
+#[cfg(unix)]
+use crate::soak::{Soak, SoakNode};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -65,6 +67,13 @@ pub enum Command {
     /// A process for `bench` to look at.
     #[command(hide = true)]
     BenchNode(BenchNode),
+    /// Push and deliver for minutes while servers, processes and networks fail, and account for every message.
+    #[cfg(unix)]
+    Soak(Soak),
+    /// A process of `soak`.
+    #[cfg(unix)]
+    #[command(hide = true)]
+    SoakNode(SoakNode),
 }
 
 #[derive(Debug, clap::Args)]
