@@ -52,7 +52,7 @@ local function index_and_ring(s, w, sids, records, look_at, inboxes, publish, ha
       list[n + 1], list[n + 2], list[n + 3], list[n + 4] = mark, sid, space, record
     end
   end
-  for _, node in ipairs(nodes) do send_bells(publish, inboxes .. node, bells[node]) end
+  for _, each in ipairs(nodes) do send_bells(publish, inboxes .. each, bells[each]) end
 end
 
 -- The same for one record just pushed. Answers 1, or the error: then the record is taken back, so that an error always
