@@ -14,6 +14,7 @@ mod held;
 mod id;
 mod leg_context;
 mod new;
+mod operate;
 mod queue;
 mod run;
 mod settings;
@@ -32,6 +33,9 @@ pub use self::handler::{InputRequired, Leg, LegOutcome, TaskHandler};
 pub use self::id::{Scope, TaskId};
 pub use self::leg_context::{TaskContext, TaskExit};
 pub use self::new::NewTask;
+pub use self::operate::{
+    StageCount, TaskContent, TaskCounts, TaskCursor, TaskPage, TaskRetry, TaskStage, TaskSummary,
+};
 use self::settings::Settings;
 pub use self::watch::TaskWatch;
 pub(crate) use self::watch::Watching;
@@ -118,7 +122,7 @@ impl Tasks {
     /// # Cancel safety
     /// A dropped call may have stored the task. Nobody knows its id then; it runs, and expires.
     pub async fn create(&self, new: NewTask) -> Result<DetailedTask> {
-        let (core, settings) = (self.core(), &self.settings);
+        let settings = &self.settings;
         let ttl = new.ttl.unwrap_or(settings.ttl);
         let longest = if settings.fixed { ttl } else { settings.longest };
         let (ttl_ms, longest_ms) = (millis("task ttl", ttl)?, millis("longest life of a task", longest)?);
@@ -150,23 +154,20 @@ impl Tasks {
             delay_ms: u64::try_from(new.delay.as_millis()).unwrap_or(u64::MAX).min(longest_ms),
             max_queued: settings.max_queued,
         };
-        let create = || script::task_create(&core.cmd, self.keys(), &created);
-        match self.courier.repeat("task_create", create, true).await? {
-            CreateReply::Full { queued } => Err(Error::TasksFull { queued, limit: settings.max_queued }),
-            CreateReply::Stored { created_ms, expires_ms } => Ok(DetailedTask {
-                task_id: id.as_str().to_owned(),
-                status: TaskStatus::Working,
-                status_message: (!created.message.is_empty()).then(|| created.message.to_owned()),
-                created_at: wire::iso8601(created_ms),
-                last_updated_at: wire::iso8601(created_ms),
-                ttl_ms: expires_ms.saturating_sub(created_ms),
-                poll_interval_ms: Some(poll_ms),
-                input_requests: None,
-                result: None,
-                error: None,
-                revision: 1,
-            }),
-        }
+        let (created_ms, expires_ms) = self.store(&created).await?;
+        Ok(DetailedTask {
+            task_id: id.as_str().to_owned(),
+            status: TaskStatus::Working,
+            status_message: (!created.message.is_empty()).then(|| created.message.to_owned()),
+            created_at: wire::iso8601(created_ms),
+            last_updated_at: wire::iso8601(created_ms),
+            ttl_ms: expires_ms.saturating_sub(created_ms),
+            poll_interval_ms: Some(poll_ms),
+            input_requests: None,
+            result: None,
+            error: None,
+            revision: 1,
+        })
     }
 
     /// Where a task stands. Redis: `lua/task_get.lua`; writes nothing.
@@ -267,6 +268,16 @@ impl Tasks {
 
     fn address(&self, scope: &Scope, id: &str) -> Address {
         Address::of(&self.group, scope.as_str(), id)
+    }
+
+    /// When it was made, and when it expires; a task that is there already is left as it is.
+    async fn store(&self, created: &Created<'_>) -> Result<(u64, u64)> {
+        let core = self.core();
+        let create = || script::task_create(&core.cmd, self.keys(), created);
+        match self.courier.repeat("task_create", create, true).await? {
+            CreateReply::Full { queued } => Err(Error::TasksFull { queued, limit: self.settings.max_queued }),
+            CreateReply::Stored { created_ms, expires_ms } => Ok((created_ms, expires_ms)),
+        }
     }
 
     /// An id from outside may be anything; one that cannot be a task's is not asked for.
