@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 pub use self::context::ContextSnapshot;
 use self::context::Vault;
@@ -122,6 +124,13 @@ impl Tasks {
     /// # Cancel safety
     /// A dropped call may have stored the task. Nobody knows its id then; it runs, and expires.
     pub async fn create(&self, new: NewTask) -> Result<DetailedTask> {
+        let id = TaskId::mint();
+        let span = tracing::debug_span!("task_create", task = %id);
+        self.create_as(id, new).instrument(span).await
+    }
+
+    async fn create_as(&self, id: TaskId, mut new: NewTask) -> Result<DetailedTask> {
+        new.context.in_current_trace();
         let settings = &self.settings;
         let ttl = new.ttl.unwrap_or(settings.ttl);
         let longest = if settings.fixed { ttl } else { settings.longest };
@@ -139,7 +148,6 @@ impl Tasks {
         let context =
             serde_json::to_vec(&new.context).map_err(|e| Error::invalid("task context", e.to_string()))?;
         self.check_size("task", new.call.len() + context.len())?;
-        let id = TaskId::mint();
         let address = self.address(&new.scope, id.as_str());
         let created = Created {
             address: &address,
@@ -203,10 +211,16 @@ impl Tasks {
         self.check_size("task update", answers.iter().map(|(key, answer)| key.len() + answer.len()).sum())?;
         let core = self.core();
         let update = || script::task_update(&core.cmd, self.keys(), &self.group, &address, &answers);
-        let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
-        if done.accepted > 0 {
-            self.tell_session(&done.session, &address, &id).await;
-        }
+        let span = tracing::debug_span!("task_update", task = %id, answers = answers.len(), accepted = Empty);
+        let updating = async {
+            let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
+            tracing::Span::current().record("accepted", done.accepted);
+            if done.accepted > 0 {
+                self.tell_session(&done.session, &address, &id).await;
+            }
+            Ok(done)
+        };
+        let done = updating.instrument(span).await?;
         Ok(TaskUpdated { accepted: done.accepted, open: done.left })
     }
 
@@ -219,7 +233,8 @@ impl Tasks {
         let (id, address) = self.look_up(scope, id.as_ref())?;
         let core = self.core();
         let cancel = || script::task_cancel(&core.cmd, self.keys(), &self.group, &address);
-        let (done, session) = self.courier.repeat("task_cancel", cancel, true).await?;
+        let span = tracing::debug_span!("task_cancel", task = %id);
+        let (done, session) = self.courier.repeat("task_cancel", cancel, true).instrument(span).await?;
         let done = match done {
             CancelReply::None => return Err(Error::TaskNotFound),
             CancelReply::Finished => return Ok(TaskCancel::Finished),
