@@ -12,6 +12,10 @@ test filter="":
 lua:
     .ci/luacheck
 
+# The suite with servers of other versions (redis-6.2, redis-7.4, redis-8.2, valkey-8.1, valkey-9.1).
+versions *names:
+    .ci/versions {{names}}
+
 # Every check, on a machine that has the tools.
 checks *backends:
     .ci/checks {{backends}}

@@ -65,7 +65,7 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
     Ok(ServerInfo {
         version: field("redis_version"),
         valkey_version: field("valkey_version"),
-        mode: field("redis_mode"),
+        mode: field("redis_mode").or_else(|| field("server_mode")),
         role: field("role"),
         maxmemory_policy: field("maxmemory_policy"),
         maxmemory: field("maxmemory").and_then(|m| m.parse().ok()),
@@ -80,14 +80,30 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
 /// The oldest server that has every command the scripts use.
 const OLDEST_SERVER: (u32, u32) = (6, 2);
 
-/// The oldest server with shard channels.
+/// The oldest server with shard channels. Valkey tells the Redis version that it is compatible with.
 const SHARD_CHANNELS: (u32, u32) = (7, 0);
+
+/// Tries it out, on a channel that nobody listens to. A node that does not have the channel's slot knows the command too.
+async fn has_shard_channels(cmd: &Commands) -> Result<bool> {
+    let mut publish = redis::cmd("SPUBLISH");
+    publish.arg("mcp-courier").arg("");
+    match cmd.raw("connect", publish).await {
+        Err(Error::Refused { code, message, .. }) if code == "ERR" => {
+            Ok(!message.starts_with("unknown command"))
+        }
+        Ok(_) | Err(Error::Refused { .. }) => Ok(true),
+        Err(e) => Err(e),
+    }
+}
 
 /// At connect: a server that cannot work is refused by name, one that may lose messages is warned about.
 pub(crate) async fn check(cmd: &Commands, cluster: bool) -> Result<()> {
     let info = read(cmd).await?;
     let Some(version) = &info.version else {
         tracing::warn!("the server's version and eviction policy cannot be read (no right to INFO)");
+        if cluster && !has_shard_channels(cmd).await? {
+            cmd.without_shard_channels();
+        }
         return Ok(());
     };
     let mut numbers = version.split('.').map(|n| n.parse::<u32>().unwrap_or(0));

@@ -2,13 +2,18 @@
 
 use redis::{ErrorKind, RedisError};
 
+use super::wrapped;
 use crate::Error;
+
+/// The code of a refusal, and what follows it.
+fn refusal(e: &RedisError) -> Option<(&str, &str)> {
+    Some(wrapped::unwrap(e.code()?, e.detail().unwrap_or_default()))
+}
 
 /// `sent` says whether the command may have reached the server.
 pub(super) fn from_redis(op: &'static str, address: &str, e: &RedisError, sent: bool) -> Error {
-    if let Some(code) = e.code() {
-        let message = e.detail().unwrap_or_default().chars().take(300).collect();
-        return Error::Refused { op, code: code.to_owned(), message };
+    if let Some((code, text)) = refusal(e) {
+        return Error::Refused { op, code: code.to_owned(), message: text.chars().take(300).collect() };
     }
     if e.kind() == ErrorKind::AuthenticationFailed {
         return Error::Refused {
@@ -37,7 +42,7 @@ pub(super) fn connection_over(e: &RedisError) -> bool {
 
 /// The server is a replica: another connect may lead to the master.
 pub(super) fn demoted(e: &RedisError) -> bool {
-    matches!(e.code(), Some("READONLY" | "MASTERDOWN"))
+    matches!(refusal(e), Some(("READONLY" | "MASTERDOWN", _)))
 }
 
 /// A master that lost its replicas to a promoted one answers like this until somebody tells it, and so does one that is

@@ -16,6 +16,7 @@ mod route;
 mod sentinel;
 mod tls;
 mod url;
+mod wrapped;
 
 pub(crate) use bell::{Bell, Heard};
 pub(crate) use commands::Commands;

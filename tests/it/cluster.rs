@@ -8,6 +8,7 @@ use crate::restart::Load;
 use crate::support::cluster::{Cluster, cluster_or_skip, slot_of_session};
 use crate::support::fixture::{Recorder, push, session};
 use crate::support::private::{Options, private_or_skip};
+use crate::support::server;
 use crate::support::wait::wait_until;
 
 /// A master that is silent for so long is replaced.
@@ -58,10 +59,10 @@ async fn the_rights_of_the_page_are_enough_in_a_cluster() {
         page.split("In a Cluster also `").nth(1).and_then(|rest| rest.split('`').next()).expect("rights");
     let rights = crate::protocol::block("acl");
     for node in &cluster.nodes {
-        let info: String = cluster.ask(node.port, &["INFO", "server"]).await.expect("INFO");
-        let old = ["6.2", "7.0"].iter().any(|v| info.contains(&format!("redis_version:{v}")));
-        let words = rights.split_whitespace().skip(1).filter(|w| !(old && *w == "+client|setinfo"));
-        let rule: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(words).chain(more.split(' ')).collect();
+        let mut raw = server::raw(&format!("redis://127.0.0.1:{}", node.port)).await;
+        let words = rights.split_whitespace().skip(1).chain(more.split(' '));
+        let rule = crate::protocol::known_rules(&mut raw, words).await;
+        let rule: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rule).collect();
         cluster.ask::<String>(node.port, &rule).await.expect("every rule of the page is one");
     }
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://courier:password@");
@@ -85,6 +86,29 @@ async fn the_rights_of_the_page_are_enough_in_a_cluster() {
         let refused: Vec<_> = refused.iter().filter(|e| !format!("{e:?}").contains("client")).collect();
         assert!(refused.is_empty(), "{refused:?}");
     }
+}
+
+/// A user who may not ask for the version: whether there are shard channels is tried out, and the doorbells are heard.
+#[tokio::test]
+async fn shard_channels_are_found_without_the_right_to_info() {
+    let Some(cluster) = cluster_or_skip("no_info", NEVER).await else { return };
+    for node in &cluster.nodes {
+        let rule =
+            ["ACL", "SETUSER", "quiet", "on", ">p", "~*", "resetchannels", "&courier:*", "+@all", "-info"];
+        cluster.ask::<String>(node.port, &rule).await.expect("a user");
+    }
+    let url = cluster.url().replace("redis+cluster://", "redis+cluster://quiet:p@");
+    let courier = quick().connect(&url).await.expect("connected");
+    let sink = Recorder::new();
+    for n in 0..8 {
+        let s = session(&format!("s{n}"));
+        courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+        courier.push(push(&s, "x")).await.expect("queued");
+    }
+    sink.wait_for(8).await;
+    assert_eq!(courier.metrics().doorbells_missed, 0, "every doorbell was heard");
+    assert!(courier.health().is_healthy(), "{:?}", courier.health());
+    courier.shutdown(Duration::from_secs(5)).await;
 }
 
 /// Sessions of all masters, pushed one by one and in batches; at each master the two connections of each process, and none
@@ -111,8 +135,9 @@ async fn sessions_on_all_masters_are_served_over_two_connections_each() {
         assert_eq!(seen, [b"0", b"1", b"2", b"3", b"4"], "{s}");
     }
     assert_eq!(owner.metrics().doorbells_missed, 0, "every doorbell was heard");
-    let info: String = cluster.ask(cluster.nodes[0].port, &["INFO", "server"]).await.expect("INFO");
-    let everywhere = info.contains("redis_version:6.");
+    let known: Vec<redis::Value> =
+        cluster.ask(cluster.nodes[0].port, &["COMMAND", "INFO", "SPUBLISH"]).await.expect("COMMAND");
+    let everywhere = known == [redis::Value::Nil];
     let mut open = Vec::new();
     for node in &cluster.nodes {
         open.push(clients(&cluster, node.port).await);

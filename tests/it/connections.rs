@@ -207,6 +207,7 @@ async fn a_missing_right_is_an_error_at_connect() {
         "on",
         ">p",
         "~courier:*",
+        "resetchannels",
         "&courier:*",
         "+@all",
         "-evalsha",

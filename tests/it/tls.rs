@@ -63,7 +63,21 @@ async fn tls_server(folder: &Path, ca: &Authority, clients: &str) -> Option<(Pri
         eprintln!("skipped: the server's certificates are files of this machine");
         return None;
     }
-    Some((private_or_skip("tls", Options { extra: &extra, ..Options::default() }).await?, port))
+    let options = Options { extra: &extra, ..Options::default() };
+    match PrivateServer::try_start(options).await? {
+        Ok(server) => Some((server, port)),
+        Err(why) if built_without_tls(&why) => None,
+        Err(why) => panic!("private server: {why}"),
+    }
+}
+
+/// Whether that is why a server does not start.
+fn built_without_tls(why: &str) -> bool {
+    let without = why.contains("Failed finding TLS support") || why.contains(">>> 'tls-port ");
+    if without {
+        eprintln!("skipped: this server was built without TLS");
+    }
+    without
 }
 
 async fn round_trip(courier: &Courier) {

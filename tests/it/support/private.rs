@@ -33,6 +33,11 @@ impl PrivateServer {
     /// `None` where there cannot be one: the server is somebody else's, or there is none but the engine in memory, or
     /// it would be in a container and needs files of this machine.
     pub async fn start(options: Options<'_>) -> Option<Self> {
+        Some(Self::try_start(options).await?.unwrap_or_else(|why| panic!("private server: {why}")))
+    }
+
+    /// The same; why it does not start is for the caller to judge.
+    pub async fn try_start(options: Options<'_>) -> Option<Result<Self, String>> {
         let mut words: Vec<String> = Vec::new();
         if options.appendonly {
             words.extend(["--appendonly", "yes", "--appendfsync", "always"].map(str::to_owned));
@@ -46,7 +51,7 @@ impl PrivateServer {
             Backend::Docker => Container::start(&words).await.map(Which::Container),
             Backend::Url(_) | Backend::Memory => return None,
         };
-        Some(Self(started.unwrap_or_else(|why| panic!("private server: {why}"))))
+        Some(started.map(Self))
     }
 
     /// What a courier connects to.

@@ -34,8 +34,12 @@ async fn ask(port: u16, request: &str) -> io::Result<String> {
             0 => return Ok(String::from_utf8_lossy(&answer[..len]).into_owned()),
             n => len += n,
         }
-        // A sentinel does not know QUIT, and says so at last.
         let text = String::from_utf8_lossy(&answer[..len]);
+        // Up, and nothing more is told to a stranger.
+        if text.starts_with("-NOAUTH") {
+            return Ok(text.into_owned());
+        }
+        // A sentinel does not know QUIT, and says so at last.
         if text.lines().last().is_some_and(|l| l.starts_with("-ERR unknown command")) {
             return Ok(text.into_owned());
         }
@@ -68,7 +72,9 @@ pub async fn wait_ready(port: u16, pid: Option<u32>, log: Option<&Path>) -> Resu
         let Err(why) = looked.unwrap_or_else(|_| Err("no answer in 2 s".into())) else { return Ok(()) };
         let text = log.and_then(|l| std::fs::read_to_string(l).ok()).unwrap_or_default();
         let taken =
-            ["Address already in use", "Failed listening", "FATAL CONFIG"].iter().any(|w| text.contains(w));
+            ["Address already in use", "Failed listening", "FATAL CONFIG", "Failed finding TLS support"]
+                .iter()
+                .any(|w| text.contains(w));
         if taken || Instant::now() > end {
             let tail: Vec<_> = text.lines().rev().take(8).collect();
             return Err(format!("{why}; log: {}", tail.into_iter().rev().collect::<Vec<_>>().join(" | ")));
