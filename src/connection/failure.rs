@@ -48,5 +48,5 @@ pub(super) fn demoted(e: &RedisError) -> bool {
 /// A master that lost its replicas to a promoted one answers like this until somebody tells it, and so does one that is
 /// replaced because it cannot save: in the meantime it is alive, and its connections are.
 pub(super) fn replaced_perhaps(e: &RedisError) -> bool {
-    matches!(e.code(), Some("NOREPLICAS" | "MISCONF"))
+    matches!(refusal(e), Some(("NOREPLICAS" | "MISCONF", _)))
 }
