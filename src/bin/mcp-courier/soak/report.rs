@@ -146,7 +146,7 @@ impl Report {
                 "lost by replication", c.lost_by_replication
             ),
             format!(
-                "{:<22}{} ({} under one of {} claims, 64 may)",
+                "{:<22}{} (at most {} under one of {} claims; 64 may)",
                 "came again", c.duplicates, c.duplicates_of_a_claim, c.claims
             ),
             format!("{:<22}{}", "twice under one claim", c.repeated),
