@@ -23,3 +23,7 @@ checks *backends:
 # Every check, from a bare Debian 12.
 ci:
     .ci/run
+
+# Minutes of faults: TOPOLOGY is single, sentinel or cluster.
+soak topology="single" minutes="10":
+    cargo run --release --features cli -- soak --topology {{topology}} --minutes {{minutes}}

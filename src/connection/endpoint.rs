@@ -46,6 +46,9 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
+/// A server's host and port.
+pub(super) type Place = (String, u16);
+
 /// Where pushed frames go. Called inside the connection's driver: it must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
@@ -59,7 +62,7 @@ impl Endpoint {
     /// Longest pause between two tries to connect. Where another server takes over, looking often costs the one that is
     /// gone nothing, and ends the outage with the failover.
     pub(super) fn longest_pause(&self) -> Duration {
-        if self.replaceable { Duration::from_millis(500) } else { Duration::from_secs(2) }
+        Duration::from_millis(if self.replaceable { 500 } else { 700 })
     }
 
     /// Whether sessions are spread over several servers.
@@ -91,12 +94,31 @@ impl Endpoint {
         Self { address, credentials: self.credentials.clone(), replaceable: true, kind }
     }
 
-    /// Opens one connection. `on_push` hears pushed frames and the connection's end.
+    /// Ends when another server has taken the place of the one that a connection was opened to, as far as anybody of this
+    /// process has heard.
+    pub(super) async fn replaced(&self, _opened: Option<&Place>) {
+        #[cfg(feature = "sentinel")]
+        if let (Kind::Sentinel(sentinel), Some(place)) = (&self.kind, _opened) {
+            return sentinel.replaced(place).await;
+        }
+        std::future::pending().await
+    }
+
+    /// Has somebody ask whether it is still the right server, where there is somebody to ask.
+    pub(super) async fn look(&self, _timeout: Duration) {
+        #[cfg(feature = "sentinel")]
+        if let Kind::Sentinel(sentinel) = &self.kind {
+            sentinel.look(_timeout).await;
+        }
+    }
+
+    /// Opens one connection. `on_push` hears pushed frames and the connection's end. Says where it leads, when that was
+    /// asked for.
     pub(crate) async fn open(
         &self,
         timeout: Duration,
         on_push: PushHandler,
-    ) -> Result<MultiplexedConnection> {
+    ) -> Result<(MultiplexedConnection, Option<Place>)> {
         // No response timeout of the client's own: each call has a deadline here.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
@@ -107,10 +129,11 @@ impl Endpoint {
             });
         let opening = async {
             match &self.kind {
-                Kind::Server(client) => self.open_server((**client).clone(), &config).await,
+                Kind::Server(client) => self.open_server((**client).clone(), &config).await.map(nowhere),
                 #[cfg(feature = "sentinel")]
                 Kind::Sentinel(sentinel) => {
-                    sentinel.open_master(timeout, |client| self.open_server(client, &config)).await
+                    let opened = sentinel.open_master(timeout, |client| self.open_server(client, &config));
+                    opened.await.map(|(connection, place)| (connection, Some(place)))
                 }
                 // Any node will do: only where messages are published to all of them.
                 #[cfg(feature = "cluster")]
@@ -124,7 +147,7 @@ impl Endpoint {
                             break;
                         }
                     }
-                    opened
+                    opened.map(nowhere)
                 }
                 #[cfg(feature = "memory")]
                 Kind::Memory(memory) => {
@@ -135,7 +158,7 @@ impl Endpoint {
                             .await
                             .map_err(|e| from_redis("connect", &self.address, &e, false))?;
                     tokio::spawn(driver);
-                    Ok(connection)
+                    Ok(nowhere(connection))
                 }
             }
         };
@@ -173,6 +196,11 @@ impl Endpoint {
         redis::Client::open(info.set_redis_settings(redis))
             .map_err(|e| from_redis("connect", &self.address, &e, false))
     }
+}
+
+/// A connection to the one place where it can lead.
+fn nowhere(connection: MultiplexedConnection) -> (MultiplexedConnection, Option<Place>) {
+    (connection, None)
 }
 
 #[cfg(feature = "cluster")]

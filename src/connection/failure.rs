@@ -44,3 +44,9 @@ pub(super) fn connection_over(e: &RedisError) -> bool {
 pub(super) fn demoted(e: &RedisError) -> bool {
     matches!(refusal(e), Some(("READONLY" | "MASTERDOWN", _)))
 }
+
+/// A master that lost its replicas to a promoted one answers like this until somebody tells it, and so does one that is
+/// replaced because it cannot save: in the meantime it is alive, and its connections are.
+pub(super) fn replaced_perhaps(e: &RedisError) -> bool {
+    matches!(refusal(e), Some(("NOREPLICAS" | "MISCONF", _)))
+}

@@ -19,6 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
 /// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1400);
+/// Between two looks at whether the server is still the right one.
+const DOUBT_PAUSE: Duration = Duration::from_millis(300);
 /// A connection that lived so long was a good one.
 const STABLE: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,8 @@ pub(crate) enum LinkState {
 pub(crate) struct Up {
     pub(crate) generation: u64,
     pub(crate) connection: MultiplexedConnection,
+    /// Where it leads, when that was asked for.
+    place: Option<(String, u16)>,
     /// Cancelled when the connection is given up: what waits for an answer over it need not wait to the end.
     pub(crate) over: CancellationToken,
 }
@@ -57,6 +61,8 @@ struct Inner {
     /// The newest generation that somebody found broken.
     broken: AtomicU64,
     trouble: Notify,
+    /// Somebody doubts that the server is still the right one.
+    doubt: Notify,
     reconnects: AtomicU64,
 }
 
@@ -124,6 +130,11 @@ impl Link {
         self.0.broken(generation);
     }
 
+    /// The server answers as one that was replaced: whether it was is asked, where there is somebody to ask.
+    pub(crate) fn doubt(&self) {
+        self.0.doubt.notify_one();
+    }
+
     /// Changes of state, for those who act on a reconnect.
     pub(crate) fn states(&self) -> watch::Receiver<LinkState> {
         self.0.state.subscribe()
@@ -166,6 +177,7 @@ impl Inner {
             generation: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             trouble: Notify::new(),
+            doubt: Notify::new(),
             reconnects: AtomicU64::new(0),
         })
     }
@@ -194,7 +206,7 @@ impl Inner {
             }
             _ => {}
         });
-        let mut connection = self.endpoint.open(self.connect_timeout, on_push).await?;
+        let (mut connection, place) = self.endpoint.open(self.connect_timeout, on_push).await?;
         if let Some((channels, _)) = &self.inbox {
             let subscribed = tokio::time::timeout(self.connect_timeout, connection.subscribe(channels)).await;
             match subscribed {
@@ -212,7 +224,7 @@ impl Inner {
             }
         }
         let over = CancellationToken::new();
-        self.state.send_replace(LinkState::Up(Up { generation, connection, over }));
+        self.state.send_replace(LinkState::Up(Up { generation, connection, place, over }));
         Ok(generation)
     }
 
@@ -242,9 +254,15 @@ impl Inner {
         let mut pause = FIRST_PAUSE;
         let mut up_since = Instant::now();
         loop {
+            let place = match &*self.state.borrow() {
+                LinkState::Up(up) => up.place.clone(),
+                LinkState::Down(_) | LinkState::Closed => None,
+            };
             while self.broken.load(Ordering::Relaxed) < generation {
                 tokio::select! {
                     () = self.trouble.notified() => {}
+                    () = self.endpoint.replaced(place.as_ref()) => self.broken(generation),
+                    () = self.look_when_in_doubt() => {}
                     () = stop.cancelled() => {
                         self.state.send_replace(LinkState::Closed);
                         return;
@@ -271,6 +289,15 @@ impl Inner {
                 }
             }
             up_since = Instant::now();
+        }
+    }
+
+    /// Asks whether the server is still the right one, as often as there is doubt, and not in a hurry.
+    async fn look_when_in_doubt(&self) {
+        loop {
+            self.doubt.notified().await;
+            self.endpoint.look(self.connect_timeout).await;
+            tokio::time::sleep(DOUBT_PAUSE).await;
         }
     }
 

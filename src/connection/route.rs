@@ -4,7 +4,7 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::failure::{connection_over, demoted};
+use super::failure::{connection_over, demoted, replaced_perhaps};
 use super::link::Up;
 use super::{Endpoint, Link};
 use crate::{Error, Result};
@@ -90,6 +90,9 @@ impl Route {
     pub(super) fn learn(&self, ready: &Ready, e: &RedisError) -> Option<Option<(String, u16)>> {
         if connection_over(e) || demoted(e) {
             self.broken(ready);
+        }
+        if replaced_perhaps(e) {
+            ready.link.doubt();
         }
         match self {
             Self::One(_) => None,

@@ -1,4 +1,5 @@
-//! Sentinel: who the master is, asked each time a connection is opened.
+//! Sentinel: who the master is, asked each time a connection is opened, and when the master refuses writes as one does
+//! that was replaced.
 //!
 //! All sentinels are asked at once, and what most of them say counts: one that was cut off from the others still names
 //! the old master. What is named must call itself master too, or nothing is sent to it.
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, Value};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Tls;
@@ -21,7 +23,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 
 /// A master's host and port.
-type Place = (String, u16);
+pub(super) type Place = (String, u16);
 
 pub(crate) struct Sentinel {
     /// The master's name among the sentinels.
@@ -31,6 +33,8 @@ pub(crate) struct Sentinel {
     /// How to reach the master: everything but its address.
     master: ConnectionInfo,
     tls: Tls,
+    /// The master that most of the sentinels named last, whoever asked.
+    named: watch::Sender<Option<Place>>,
 }
 
 impl std::fmt::Debug for Sentinel {
@@ -46,7 +50,7 @@ impl Sentinel {
         master: ConnectionInfo,
         tls: Tls,
     ) -> Self {
-        Self { name, sentinels, master, tls }
+        Self { name, sentinels, master, tls, named: watch::Sender::new(None) }
     }
 
     /// A connection to the master. When the sentinels name another one while the first does not answer, that one is
@@ -55,7 +59,7 @@ impl Sentinel {
         &self,
         timeout: Duration,
         open: impl Fn(redis::Client) -> F,
-    ) -> Result<MultiplexedConnection>
+    ) -> Result<(MultiplexedConnection, Place)>
     where
         F: Future<Output = Result<MultiplexedConnection>>,
     {
@@ -70,7 +74,7 @@ impl Sentinel {
                 Ok(connection)
             };
             tokio::select! {
-                opened = opening => return opened,
+                opened = opening => return opened.map(|connection| (connection, place)),
                 () = self.moved_from(&place, timeout) => {}
             }
         }
@@ -78,6 +82,18 @@ impl Sentinel {
 
     fn at(&self, place: &Place) -> ConnectionInfo {
         self.master.clone().set_addr(moved(self.master.addr(), place))
+    }
+
+    /// Ends when most of the sentinels have named another master than this one. Asks nobody: somebody else did.
+    pub(super) async fn replaced(&self, place: &Place) {
+        let mut named = self.named.subscribe();
+        let other = named.wait_for(|now| now.as_ref().is_some_and(|now| now != place)).await;
+        debug_assert!(other.is_ok(), "the sender is our own");
+    }
+
+    /// Asks who the master is, for all who wait for another one. No answer is no news.
+    pub(super) async fn look(&self, timeout: Duration) {
+        let _ = self.ask(timeout).await;
     }
 
     /// Ends when the sentinels name another master than this one.
@@ -136,7 +152,13 @@ impl Sentinel {
                     });
                     named[at].1 += 1;
                     if named[at].1 * 2 > self.sentinels.len() {
-                        break;
+                        let place = named.swap_remove(at).0;
+                        self.named.send_if_modified(|known| {
+                            let news = known.as_ref() != Some(&place);
+                            *known = Some(place.clone());
+                            news
+                        });
+                        return Ok(place);
                     }
                 }
                 Ok(Err(e)) => failed.push(e),

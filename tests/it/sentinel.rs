@@ -222,3 +222,59 @@ async fn a_killed_master_is_replaced_and_delivery_goes_on_with_the_failover() {
 async fn a_master_that_stands_still_is_replaced_and_not_used_when_it_comes_back() {
     replaced("pause").await;
 }
+
+/// A master whose snapshots fail answers `MISCONF` to `PING` too, so sentinels take it for dead. It lives, its
+/// connections are open, and only 10 s later somebody tells it that it is a replica now: it is left as soon as the
+/// sentinels name another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_refuses_writes_and_is_replaced_alive_is_left_with_the_failover() {
+    let setup = Setup { down_after: DOWN_AFTER, ..Setup::default() };
+    let Some(trio) = trio_or_skip("misconf", setup).await else { return };
+    let courier = quick().connect(trio.url()).await.expect("connected");
+    let (s, sink) = (session("s"), Recorder::new());
+    courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    courier.push(push(&s, "before")).await.expect("queued");
+    sink.wait_for(1).await;
+
+    let (old, _) = trio.master().await;
+    // No file can take a folder's name.
+    std::fs::create_dir_all(old.folder.join("dump.rdb").join("x")).expect("a folder");
+    let raw = server::raw(&format!("redis://127.0.0.1:{}", old.port)).await;
+    let ask = async |words: &[&str]| {
+        let mut command = redis::Cmd::new();
+        words.iter().for_each(|word| {
+            command.arg(word);
+        });
+        command.query_async::<redis::Value>(&mut raw.clone()).await.expect("done")
+    };
+    ask(&["CONFIG", "SET", "save", "3600 1000000"]).await;
+    ask(&["BGSAVE", "SCHEDULE"]).await;
+    let pushing = tokio::spawn({
+        let (courier, s) = (courier.clone(), s.clone());
+        async move {
+            wait_until("a push to be refused", Duration::from_secs(40), async || {
+                match courier.push(push(&s, "refused")).await {
+                    Err(Error::Refused { code, .. }) if code == "MISCONF" => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+            while courier.push(push(&s, "after")).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    });
+    trio.wait_failover_from(old.port).await;
+    let replaced = Instant::now();
+    wait_until("a delivery from the new master", Duration::from_secs(40), async || {
+        let seen = sink.bodies();
+        if seen.iter().any(|body| body == "after") { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    let late = replaced.elapsed();
+    assert!(late < Duration::from_secs(5), "{late:?} after the failover");
+    // Or it panics as a replica.
+    ask(&["CONFIG", "SET", "save", ""]).await;
+    pushing.await.expect("pushed");
+    courier.shutdown(Duration::from_secs(5)).await;
+}

@@ -358,7 +358,7 @@ impl Inner {
             }
         });
         let node = self.cluster.endpoint.node(place);
-        let connection = node.open(self.connect_timeout, on_push).await?;
+        let (connection, _) = node.open(self.connect_timeout, on_push).await?;
         self.lock().nodes.insert(place.clone(), Node { number, connection: connection.clone() });
         Ok((number, connection))
     }

@@ -275,7 +275,7 @@ impl Cluster {
         for place in places {
             let node = self.endpoint.node(&place);
             asked.spawn(async move {
-                let connection = node.open(limit, Arc::new(|_| {})).await?;
+                let (connection, _) = node.open(limit, Arc::new(|_| {})).await?;
                 let answer = tokio::time::timeout(ANSWER_WITHIN, ask(&place, connection)).await;
                 answer.unwrap_or_else(|_| Err(late(&place, ANSWER_WITHIN)))
             });

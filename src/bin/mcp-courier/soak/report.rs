@@ -146,8 +146,8 @@ impl Report {
                 "lost by replication", c.lost_by_replication
             ),
             format!(
-                "{:<22}{} of {} at most, {} claims",
-                "came again", c.duplicates, c.duplicates_bound, c.claims
+                "{:<22}{} (at most {} under one of {} claims; 64 may)",
+                "came again", c.duplicates, c.duplicates_of_a_claim, c.claims
             ),
             format!("{:<22}{}", "twice under one claim", c.repeated),
             format!("{:<22}{}", "came though refused", c.phantoms),

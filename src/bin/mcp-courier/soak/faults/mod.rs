@@ -61,7 +61,7 @@ const SOON: f64 = 1.0;
 const FOUND: f64 = 5.0;
 
 impl Kind {
-    const EVERYWHERE: [Self; 13] = [
+    const EVERYWHERE: [Self; 14] = [
         Self::SubscriberKill,
         Self::SubscriberPause,
         Self::ProducerKill,
@@ -75,12 +75,12 @@ impl Kind {
         Self::Stall,
         Self::Full,
         Self::FailedSnapshot,
+        Self::ScriptFlush,
     ];
 
     /// All that a topology knows.
     pub fn all_of(topology: Topology) -> Vec<Self> {
         let mut all = Self::EVERYWHERE.to_vec();
-        all.push(Self::ScriptFlush);
         if topology != Topology::Single {
             all.extend([Self::Failover, Self::MasterPause]);
         }
