@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo};
 
 use super::failure::from_redis;
-use super::{Provider, Tls};
+use super::{Credentials, Provider, Tls};
 use crate::{Error, Result};
 
 /// A server's address, checked.
@@ -16,6 +16,8 @@ pub(crate) struct Endpoint {
     /// For people: no user, no password.
     pub(crate) address: String,
     pub(super) credentials: Option<Provider>,
+    /// Of sentinels, which are other servers with other users.
+    pub(super) sentinel_credentials: Option<Provider>,
     /// Another server may take this one's place: looked for more often.
     pub(super) replaceable: bool,
     pub(super) kind: Kind,
@@ -51,8 +53,9 @@ pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 impl Endpoint {
     /// Asks this provider each time a connection is opened, instead of what the URL says.
-    pub(crate) fn credentials(mut self, provider: Option<Provider>) -> Self {
-        self.credentials = provider;
+    pub(crate) fn credentials(mut self, servers: Option<Provider>, sentinels: Option<Provider>) -> Self {
+        self.credentials = servers;
+        self.sentinel_credentials = sentinels;
         self
     }
 
@@ -88,7 +91,8 @@ impl Endpoint {
             other => other.clone(),
         };
         let address = format!("{}:{}", place.0, place.1);
-        Self { address, credentials: self.credentials.clone(), replaceable: true, kind }
+        let credentials = self.credentials.clone();
+        Self { address, credentials, sentinel_credentials: None, replaceable: true, kind }
     }
 
     /// Opens one connection. `on_push` hears pushed frames and the connection's end.
@@ -110,7 +114,12 @@ impl Endpoint {
                 Kind::Server(client) => self.open_server((**client).clone(), &config).await,
                 #[cfg(feature = "sentinel")]
                 Kind::Sentinel(sentinel) => {
-                    sentinel.open_master(timeout, |client| self.open_server(client, &config)).await
+                    let credentials = match &self.sentinel_credentials {
+                        Some(provider) => Some(credentials_of(provider).await?),
+                        None => None,
+                    };
+                    let open = |client| self.open_server(client, &config);
+                    sentinel.open_master(timeout, credentials.as_ref(), open).await
                 }
                 // Any node will do: only where messages are published to all of them.
                 #[cfg(feature = "cluster")]
@@ -162,17 +171,23 @@ impl Endpoint {
 
     async fn with_credentials(&self, client: redis::Client) -> Result<redis::Client> {
         let Some(provider) = &self.credentials else { return Ok(client) };
-        let refused =
-            |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
-        let credentials = provider.ask().await.map_err(refused)?;
-        let info = client.get_connection_info().clone();
-        let mut redis = info.redis_settings().clone().set_password(credentials.password);
-        if let Some(user) = credentials.user {
-            redis = redis.set_username(user);
-        }
-        redis::Client::open(info.set_redis_settings(redis))
-            .map_err(|e| from_redis("connect", &self.address, &e, false))
+        let info = with(client.get_connection_info().clone(), &credentials_of(provider).await?);
+        redis::Client::open(info).map_err(|e| from_redis("connect", &self.address, &e, false))
     }
+}
+
+async fn credentials_of(provider: &Provider) -> Result<Credentials> {
+    let refused = |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
+    provider.ask().await.map_err(refused)
+}
+
+/// The same server as somebody else.
+pub(super) fn with(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
+    let mut redis = info.redis_settings().clone().set_password(&credentials.password);
+    if let Some(user) = &credentials.user {
+        redis = redis.set_username(user);
+    }
+    info.set_redis_settings(redis)
 }
 
 #[cfg(feature = "cluster")]
