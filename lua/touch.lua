@@ -7,7 +7,8 @@
 -- Errors    none of its own
 -- Cost      O(keys)
 for i = 1, #KEYS do
-  local left = redis.call('PTTL', KEYS[i])
-  if left > 0 then return { redis.call('PEXPIRE', KEYS[i], left) } end
+  local d = KEYS[i]
+  local left = redis.call('PTTL', d)
+  if left > 0 then return { redis.call('PEXPIRE', d, left) } end
 end
 return { 0 }

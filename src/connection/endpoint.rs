@@ -238,3 +238,18 @@ pub(super) fn client(info: ConnectionInfo, tls: &Tls) -> redis::RedisResult<redi
 pub(super) fn client(info: ConnectionInfo, _: &Tls) -> redis::RedisResult<redis::Client> {
     redis::Client::open(info)
 }
+
+#[cfg(all(test, feature = "tls"))]
+mod tests {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    /// F49: whichever the program installed, and whoever of us needs one first.
+    #[test]
+    fn f49_a_crypto_provider_that_the_program_chose_is_kept() {
+        let _ = ring::default_provider().install_default();
+        let chosen = CryptoProvider::get_default().expect("installed").clone();
+        let info = redis::IntoConnectionInfo::into_connection_info("rediss://127.0.0.1:1").expect("a URL");
+        super::client(info, &super::Tls::new()).expect("usable");
+        assert!(std::sync::Arc::ptr_eq(&chosen, CryptoProvider::get_default().expect("still there")));
+    }
+}
