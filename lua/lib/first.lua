@@ -27,10 +27,13 @@ local function index_and_ring(s, w, sids, records, look_at, inboxes, publish, ha
   local indexed = pcall_some('ZADD', w, entries, 1, #entries)
   if type(indexed) == 'table' then return indexed end
 
-  local nodes, bells, bytes = {}, {}, {}
+  local nodes, bells, bytes, node, owned, mark, marked = {}, {}, {}, '', ':', '', 0
   for i, owner in ipairs(owners) do
     if owner then
-      local node = string.match(owner, '^[^:]*')
+      if string.find(owner, owned, 1, true) ~= 1 then
+        node = string.match(owner, '^[^:]*')
+        owned = node .. ':'
+      end
       local list, sid, record = bells[node], sids[i], records[i]
       if not list then
         list, bytes[node] = {}, 0
@@ -44,11 +47,12 @@ local function index_and_ring(s, w, sids, records, look_at, inboxes, publish, ha
         bells[node] = list
       end
       bytes[node] = bytes[node] + size
+      if size ~= marked then marked, mark = size, '&' .. size .. ' ' end
       local n = #list
-      list[n + 1], list[n + 2], list[n + 3], list[n + 4] = '&' .. size .. ' ', sid, space, record
+      list[n + 1], list[n + 2], list[n + 3], list[n + 4] = mark, sid, space, record
     end
   end
-  for _, node in ipairs(nodes) do send_bells(publish, inboxes .. node, bells[node]) end
+  for _, each in ipairs(nodes) do send_bells(publish, inboxes .. each, bells[each]) end
 end
 
 -- The same for one record just pushed. Answers 1, or the error: then the record is taken back, so that an error always

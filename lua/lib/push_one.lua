@@ -1,7 +1,7 @@
 -- One message of a push: store it, and what all messages of a call share. Few functions, few strings, and what the
 -- messages have in common made once: this is the most frequent work of all, and Lua costs more than the commands
 -- inside.
-local known_ttl, expires, late, head
+local known_ttl, expires, late, head, id_bytes, plain
 
 -- Appends a record. Answers its number of pending ones and, when it is the first, the record: then the caller has to
 -- index the session. Or the error, or the reply, of a message that was not queued plainly.
@@ -19,7 +19,8 @@ local function store_message(c, q, id, body, ttl_ms, windowed, max_pending, poli
   end
   local record
   if coalesce == '' and trace == '' then
-    record = start .. #id .. ' 0 0 0 0\n' .. id .. body
+    if #id ~= id_bytes then id_bytes, plain = #id, #id .. ' 0 0 0 0\n' end
+    record = start .. plain .. id .. body
   else
     record = start .. #id .. ' ' .. #coalesce .. ' ' .. #trace .. ' 0 0\n' .. id .. coalesce .. trace .. body
   end

@@ -89,7 +89,7 @@ impl Heard {
     pub(crate) fn now(&mut self, partitions: usize) -> Option<Vec<u64>> {
         match self {
             Self::One(states) => match &*states.borrow_and_update() {
-                LinkState::Up { generation, .. } => Some(vec![*generation; partitions]),
+                LinkState::Up(up) => Some(vec![up.generation; partitions]),
                 LinkState::Down(_) => Some(vec![0; partitions]),
                 LinkState::Closed => None,
             },

@@ -16,6 +16,9 @@ use crate::{Error, Result};
 
 /// Redirections that one call follows. More mean that the nodes do not agree: the caller tries again later.
 const MOST_REDIRECTIONS: usize = 5;
+/// A connection that was given up, since another call had no answer over it, may still bring an answer for so long: a
+/// server that only stood still comes back with all of them.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Runs scripts over the shared connection.
 #[derive(Clone)]
@@ -149,13 +152,24 @@ impl Commands {
 
     async fn send(&self, op: &'static str, key: Option<&[u8]>, cmd: redis::Cmd) -> Result<Value, Sent> {
         let wait = self.wait.as_deref();
-        let within = self.call_timeout + wait.map_or(Duration::ZERO, |wait| wait.within);
-        let deadline = Instant::now() + within;
+        let begun = Instant::now();
+        let deadline = begun + self.call_timeout + wait.map_or(Duration::ZERO, |wait| wait.within);
         let (mut asked, mut redirections) = (None, 0);
         loop {
             let ready = self.route.ready(op, key, asked.as_ref(), deadline).await;
             let mut ready = ready.map_err(Sent::Failed)?;
-            match tokio::time::timeout_at(deadline, ready.send(&cmd, wait.map(|wait| &wait.cmd))).await {
+            let over = ready.over();
+            let answer = {
+                let mut sending = std::pin::pin!(ready.send(&cmd, wait.map(|wait| &wait.cmd)));
+                tokio::select! {
+                    biased;
+                    answer = tokio::time::timeout_at(deadline, &mut sending) => answer,
+                    () = over.cancelled() => {
+                        tokio::time::timeout_at(deadline.min(Instant::now() + LAST_WORDS), sending).await
+                    }
+                }
+            };
+            match answer {
                 Ok(Ok((value, behind))) => {
                     if let (Some(wait), Some(answer)) = (wait, behind) {
                         wait.settle(ready.address(), answer);
@@ -173,6 +187,10 @@ impl Commands {
                         return Err(Sent::Failed(e));
                     }
                 },
+                // Long before the deadline, as it may be: the next connection is there, or on its way.
+                Err(_) if over.is_cancelled() => {
+                    return Err(Sent::Failed(given_up(op, &ready, begun.elapsed())));
+                }
                 Err(_) => return Err(Sent::Failed(self.unanswered(op, &ready))),
             }
         }
@@ -189,6 +207,12 @@ impl Wait {
             (Err(e), confirmed) => *confirmed = Err(from_redis("wait", address, &e, false)),
         }
     }
+}
+
+/// As unknown as after the whole time: the command may have been executed.
+fn given_up(op: &'static str, ready: &Ready, after: Duration) -> Error {
+    tracing::debug!(script = op, server = ready.address(), ?after, "the connection was given up");
+    Error::Timeout { op, address: ready.address().to_owned(), after, ambiguous: true }
 }
 
 enum Sent {

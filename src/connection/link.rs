@@ -29,8 +29,17 @@ pub(crate) type OnMessage = Arc<dyn Fn(&[u8]) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) enum LinkState {
     Down(Error),
-    Up { generation: u64, connection: MultiplexedConnection },
+    Up(Up),
     Closed,
+}
+
+/// A connection that is up.
+#[derive(Clone)]
+pub(crate) struct Up {
+    pub(crate) generation: u64,
+    pub(crate) connection: MultiplexedConnection,
+    /// Cancelled when the connection is given up: what waits for an answer over it need not wait to the end.
+    pub(crate) over: CancellationToken,
 }
 
 /// A supervised connection. Clones share it.
@@ -85,15 +94,11 @@ impl Link {
     }
 
     /// The connection, waiting for it until the deadline when it is down.
-    pub(crate) async fn ready(
-        &self,
-        op: &'static str,
-        deadline: Instant,
-    ) -> Result<(u64, MultiplexedConnection)> {
+    pub(crate) async fn ready(&self, op: &'static str, deadline: Instant) -> Result<Up> {
         let mut states = self.0.state.subscribe();
         loop {
             let why_down = match &*states.borrow_and_update() {
-                LinkState::Up { generation, connection } => return Ok((*generation, connection.clone())),
+                LinkState::Up(up) => return Ok(up.clone()),
                 LinkState::Closed => return Err(Error::Closed { op }),
                 LinkState::Down(why) => why.clone(),
             };
@@ -109,7 +114,7 @@ impl Link {
     #[cfg(feature = "cluster")]
     pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
         match &*self.0.state.borrow() {
-            LinkState::Up { connection, .. } => Some(connection.clone()),
+            LinkState::Up(up) => Some(up.connection.clone()),
             LinkState::Down(_) | LinkState::Closed => None,
         }
     }
@@ -129,7 +134,7 @@ impl Link {
         match &*self.0.state.borrow() {
             LinkState::Down(why) => Some(why.clone()),
             LinkState::Closed => Some(Error::Closed { op: "connect" }),
-            LinkState::Up { .. } => None,
+            LinkState::Up(_) => None,
         }
     }
 
@@ -206,7 +211,8 @@ impl Inner {
                 }
             }
         }
-        self.state.send_replace(LinkState::Up { generation, connection });
+        let over = CancellationToken::new();
+        self.state.send_replace(LinkState::Up(Up { generation, connection, over }));
         Ok(generation)
     }
 
@@ -252,7 +258,9 @@ impl Inner {
                 ambiguous: false,
             };
             tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
-            self.state.send_replace(LinkState::Down(lost));
+            if let LinkState::Up(up) = self.state.send_replace(LinkState::Down(lost)) {
+                up.over.cancel();
+            }
             // A connection that did not last is not opened again at once: a refusing server is not stormed.
             pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(FLAPPING_PAUSE) };
             tokio::select! {

@@ -1,10 +1,11 @@
 //! Which link a call takes.
 
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::failure::{connection_over, demoted};
+use super::link::Up;
 use super::{Endpoint, Link};
 use crate::{Error, Result};
 
@@ -21,8 +22,7 @@ pub(super) enum Route {
 /// A connection that is up, with what it takes to call it broken.
 pub(super) struct Ready {
     link: Link,
-    generation: u64,
-    connection: MultiplexedConnection,
+    up: Up,
     /// The node takes the call although the slot is not its own yet.
     #[cfg(feature = "cluster")]
     asking: bool,
@@ -32,7 +32,7 @@ impl Route {
     pub(super) async fn open(
         endpoint: Endpoint,
         connect_timeout: std::time::Duration,
-        stop: tokio_util::sync::CancellationToken,
+        stop: CancellationToken,
     ) -> Result<Self> {
         #[cfg(feature = "cluster")]
         if endpoint.is_cluster() {
@@ -68,11 +68,10 @@ impl Route {
     ) -> Result<Ready> {
         match self {
             Self::One(link) => {
-                let (generation, connection) = link.ready(op, deadline).await?;
+                let up = link.ready(op, deadline).await?;
                 Ok(Ready {
                     link: link.clone(),
-                    generation,
-                    connection,
+                    up,
                     #[cfg(feature = "cluster")]
                     asking: false,
                 })
@@ -80,8 +79,8 @@ impl Route {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
                 let slot = _key.map(crate::partitions::slot_of_key);
-                let (link, generation, connection) = cluster.ready(op, slot, _asked, deadline).await?;
-                Ok(Ready { link, generation, connection, asking: _asked.is_some() })
+                let (link, up) = cluster.ready(op, slot, _asked, deadline).await?;
+                Ok(Ready { link, up, asking: _asked.is_some() })
             }
         }
     }
@@ -109,7 +108,7 @@ impl Route {
 
     /// The connection is of no use any more.
     pub(super) fn broken(&self, ready: &Ready) {
-        ready.link.broken(ready.generation);
+        ready.link.broken(ready.up.generation);
         match self {
             Self::One(_) => {}
             #[cfg(feature = "cluster")]
@@ -124,6 +123,11 @@ impl Ready {
         self.link.address()
     }
 
+    /// Cancelled when the connection is given up.
+    pub(super) fn over(&self) -> CancellationToken {
+        self.up.over.clone()
+    }
+
     /// Answers to a command and, when there is one, to the command right behind it.
     pub(super) async fn send(
         &mut self,
@@ -135,7 +139,7 @@ impl Ready {
         #[cfg(not(feature = "cluster"))]
         let asking = false;
         if !asking && behind.is_none() {
-            return Ok((self.connection.send_packed_command(cmd).await?.extract_error()?, None));
+            return Ok((self.up.connection.send_packed_command(cmd).await?.extract_error()?, None));
         }
         let mut pipeline = redis::Pipeline::with_capacity(3);
         pipeline.ignore_errors();
@@ -147,7 +151,7 @@ impl Ready {
             pipeline.add_command(behind.clone());
         }
         let count = usize::from(asking) + 1 + usize::from(behind.is_some());
-        let answers = self.connection.send_packed_commands(&pipeline, 0, count).await?;
+        let answers = self.up.connection.send_packed_commands(&pipeline, 0, count).await?;
         let mut answers = answers.into_iter().skip(usize::from(asking));
         let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
         Ok((answer, answers.next().map(Value::extract_error)))

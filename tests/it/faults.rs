@@ -159,6 +159,34 @@ async fn f25_connections_that_lose_only_replies_are_found_and_replaced() {
     half_open("f25_replies", Mode::SWALLOW_REPLIES).await;
 }
 
+/// F25: once one call shows that the connection is dead, those that were sent over it later do not wait out their own
+/// time: they are repeated over the next one.
+#[tokio::test]
+async fn f25_calls_over_a_connection_that_was_given_up_do_not_wait_any_longer() {
+    let (t, proxy) = behind_proxy("f25_given_up").await;
+    let builder = t.builder().call_timeout(Duration::from_secs(5)).deadline(Duration::from_secs(30));
+    let courier = builder.connect(proxy.url()).await.expect("connected");
+    let (s, start) = (session("s"), Instant::now());
+    proxy.freeze_open(Mode::SILENT);
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        courier.push(push(&s, "later")).await.expect("repeated");
+        start.elapsed()
+    };
+    let (first, later) = tokio::join!(courier.push(push(&s, "first")), later);
+    first.expect("repeated");
+    // The first one's 5 s, and not 5 s of its own.
+    assert!(later < Duration::from_millis(8_500), "{later:?}");
+    let metrics = courier.metrics();
+    assert_eq!((metrics.timeouts, metrics.reconnects, metrics.duplicates), (1, 1, 0));
+    let (direct, sink) = (t.courier().await, Recorder::new());
+    direct.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    sink.wait_for(2).await;
+    wait_pending(&direct, &s, 0).await;
+    direct.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
 /// F25: a caller never waits longer than its own deadline.
 #[tokio::test]
 async fn f25_no_caller_waits_longer_than_its_deadline() {

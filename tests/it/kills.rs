@@ -31,7 +31,10 @@ async fn slot(
     sessions: Vec<String>,
     done: tokio::sync::watch::Receiver<bool>,
 ) -> Printed {
-    let mut args = vec!["--url", &url, "--prefix", &prefix, "--json", "listen", "--delay", "200us"];
+    // Kills may meet the same head again and again: it must not end as a dead letter, however busy the machine is.
+    let listen = ["listen", "--delay", "200us", "--max-attempts", "1000"];
+    let mut args = vec!["--url", &url, "--prefix", &prefix, "--json"];
+    args.extend(listen);
     for s in &sessions {
         args.extend(["--session", s]);
     }

@@ -45,6 +45,8 @@ mod scale;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod shutdown;
+#[cfg(all(feature = "cli", unix))]
+mod soak;
 mod tasks;
 mod tasks_basics;
 mod tasks_context;

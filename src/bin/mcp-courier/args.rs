@@ -7,6 +7,8 @@ use mcp_courier::{Builder, Courier, MessageId, SessionId};
 
 use crate::bench::{Bench, BenchNode};
 use crate::output::Failure;
+#[cfg(unix)]
+use crate::soak::{Soak, SoakNode};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -65,6 +67,13 @@ pub enum Command {
     /// A process for `bench` to look at.
     #[command(hide = true)]
     BenchNode(BenchNode),
+    /// Push and deliver for minutes while servers, processes and networks fail, and account for every message.
+    #[cfg(unix)]
+    Soak(Soak),
+    /// A process of `soak`.
+    #[cfg(unix)]
+    #[command(hide = true)]
+    SoakNode(SoakNode),
 }
 
 #[derive(Debug, clap::Args)]
@@ -113,6 +122,9 @@ pub struct Listen {
     /// Fail this share of the deliveries, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub fail_rate: f64,
+    /// Attempts before a message becomes a dead letter; a crash counts as one.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_attempts: u32,
     /// Run this command for each delivery, with the line on its stdin; acked when it ends with 0.
     #[arg(long, value_name = "CMD")]
     pub exec: Option<String>,

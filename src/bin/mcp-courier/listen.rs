@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub async fn run(server: &Server, args: Listen) -> Result<u8, Failure> {
     // Before anything is claimed: a signal from here on ends in good order.
     let mut stopping = std::pin::pin!(signals::stop()?);
-    let courier = server.connect().await?;
+    let courier = server.builder().max_attempts(args.max_attempts).connect(server.shared_url()?).await?;
     let printer = Printer {
         delay: args.delay,
         fail_rate: args.fail_rate,

@@ -14,6 +14,8 @@ mod listen;
 mod output;
 mod push;
 mod signals;
+#[cfg(unix)]
+mod soak;
 mod stats;
 mod writer;
 
@@ -26,7 +28,7 @@ use crate::output::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    output::log(args.verbose, matches!(args.command, Command::Demo(_) | Command::Bench(_)));
+    output::log(args.verbose, has_faults_on_purpose(&args.command));
     let runtime = match runtime(&args.command) {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -41,6 +43,15 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(),
     }
+}
+
+/// Warnings of the library are part of the plan then.
+fn has_faults_on_purpose(command: &Command) -> bool {
+    #[cfg(unix)]
+    if matches!(command, Command::Soak(_) | Command::SoakNode(_)) {
+        return true;
+    }
+    matches!(command, Command::Demo(_) | Command::Bench(_))
 }
 
 fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
@@ -69,6 +80,10 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Bridge(Bridge::Fastmcp(args)) => bridge::fastmcp(&server, json, args).await,
         Command::Bench(bench) => bench::run(server, json, bench).await,
         Command::BenchNode(node) => bench::run_node(server, node).await,
+        #[cfg(unix)]
+        Command::Soak(soak) => soak::run(json, soak).await,
+        #[cfg(unix)]
+        Command::SoakNode(node) => soak::run_node(server, node).await,
         Command::Doctor => doctor::run(&server, json).await,
     }
 }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::bell::{ClusterBell, Generations};
 use self::slots::Slots;
 use super::failure::from_redis;
+use super::link::Up;
 use super::{Endpoint, Link};
 use crate::{Error, Result};
 
@@ -120,7 +121,7 @@ impl Cluster {
         slot: Option<u16>,
         asked: Option<&Place>,
         deadline: Instant,
-    ) -> Result<(Link, u64, MultiplexedConnection)> {
+    ) -> Result<(Link, Up)> {
         let mut map = self.map();
         loop {
             let place = asked.cloned().or_else(|| map.borrow_and_update().master(slot.unwrap_or(0)).cloned());
@@ -139,7 +140,7 @@ impl Cluster {
             tokio::select! {
                 biased;
                 ready = link.ready(op, deadline) => match ready {
-                    Ok((generation, connection)) => return Ok((link, generation, connection)),
+                    Ok(up) => return Ok((link, up)),
                     // The node left; who has the slot now is in the map.
                     Err(Error::Closed { .. }) if !self.stop.is_cancelled() => {
                         if Instant::now() >= deadline {
