@@ -203,6 +203,17 @@ impl Keys {
         format!("{}t:{}", self.base, address.0)
     }
 
+    /// What the keys of all tasks of a group look like, for SCAN. Nothing in it but the star is a glob: the prefix has
+    /// no such characters, and the group is encoded.
+    pub(crate) fn tasks_of(&self, group: &str) -> String {
+        format!("{}t:{}:*", self.base, encode(group))
+    }
+
+    /// The task that a key belongs to.
+    pub(crate) fn address_of(&self, key: &str) -> Option<Address> {
+        key.strip_prefix(self.base.as_str())?.strip_prefix("t:").map(Address::encoded)
+    }
+
     /// The waiting and running legs of a group of tasks.
     pub(crate) fn legs(&self, group: &str) -> String {
         format!("{}legs:{}", self.base, encode(group))

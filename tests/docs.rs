@@ -326,7 +326,7 @@ fn every_command_line_is_understood() {
     });
     for (page, words) in commands("mcp-courier").into_iter().chain(after_dashes) {
         let mut path = vec![&*words[0]];
-        if matches!(&*words[0], "dead" | "bridge") {
+        if matches!(&*words[0], "dead" | "bridge" | "tasks") {
             path.push(&*words[1]);
         }
         let text = help(&path);

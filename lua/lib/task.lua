@@ -52,10 +52,12 @@ local function ring_watchers(f, address, now, inboxes, publish)
   end
 end
 
--- The end of a task. What only a leg needs goes; the lease stays, so that its holder may repeat an unanswered call.
+-- The end of a task. What only a leg needs goes, except what a failed task was made of: an operator may want it made
+-- anew. The lease stays, so that its holder may repeat an unanswered call.
 local function task_settle(t, f, legs, address, status, outcome, now)
   redis.call('HSET', t, 'outcome', outcome, 'status', status)
-  redis.call('HDEL', t, 'call', 'context', 'state', 'due', 'open', 'asked', 'used', 'cancel')
+  redis.call('HDEL', t, 'state', 'due', 'open', 'asked', 'used', 'cancel')
+  if status ~= 'failed' then redis.call('HDEL', t, 'call', 'context') end
   task_forget(t, f.used)
   redis.call('ZREM', legs, address)
   task_changed(t, f, now)

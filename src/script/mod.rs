@@ -24,6 +24,7 @@ mod requeue;
 mod source;
 mod stats;
 mod sweep;
+mod task_ops;
 mod tasks;
 mod topic;
 mod touch;
@@ -57,6 +58,7 @@ pub(crate) use requeue::{Failed, Requeued, requeue};
 pub(crate) use source::{Invocation, Script};
 pub(crate) use stats::{RawStats, overview, stats};
 pub(crate) use sweep::{reap, sweep, tidy};
+pub(crate) use task_ops::{Content, Peeked, Remade, RetryReply, task_peek, task_retry, task_scan};
 pub(crate) use tasks::{
     CancelReply, CreateReply, Created, RawTask, Tell, task_cancel, task_create, task_get, task_tell,
     task_update, task_watch,
@@ -121,6 +123,9 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &tasks::TASK_CANCEL,
         &tasks::TASK_WATCH,
         &tasks::TASK_TELL,
+        &task_ops::TASK_SCAN,
+        &task_ops::TASK_PEEK,
+        &task_ops::TASK_RETRY,
         &legs::LEG_TAKE,
         &legs::LEG_RENEW,
         &legs::LEG_DONE,

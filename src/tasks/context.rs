@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::keys::Address;
-use crate::{Error, Result};
+use crate::{Error, Result, TraceContext};
 
 /// Facts of the request that made a task, for the legs that run later and elsewhere.
 ///
@@ -61,6 +61,26 @@ impl ContextSnapshot {
     pub fn protocol_version(mut self, version: impl Into<String>) -> Self {
         self.protocol_version = Some(version.into());
         self
+    }
+}
+
+impl ContextSnapshot {
+    /// The trace that the task was made in, when there is one that can be read.
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        let member = |name: &str| self.trace.get(name).cloned();
+        let mut context = TraceContext::new(member("traceparent")?).ok()?;
+        if let Some(state) = member("tracestate") {
+            context = context.with_tracestate(state);
+        }
+        Some(member("baggage").into_iter().fold(context, TraceContext::with_baggage))
+    }
+
+    /// Takes the trace of the current span, unless it was given one.
+    pub(super) fn in_current_trace(&mut self) {
+        let current = if self.trace.is_empty() { TraceContext::current() } else { None };
+        let Some(current) = current else { return };
+        self.trace.insert("traceparent".into(), current.traceparent().into());
+        self.trace.extend(current.tracestate().map(|state| ("tracestate".into(), state.into())));
     }
 }
 

@@ -14,6 +14,7 @@ mod held;
 mod id;
 mod leg_context;
 mod new;
+mod operate;
 mod queue;
 mod run;
 mod settings;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 pub use self::context::ContextSnapshot;
 use self::context::Vault;
@@ -32,6 +35,9 @@ pub use self::handler::{InputRequired, Leg, LegOutcome, TaskHandler};
 pub use self::id::{Scope, TaskId};
 pub use self::leg_context::{TaskContext, TaskExit};
 pub use self::new::NewTask;
+pub use self::operate::{
+    StageCount, TaskContent, TaskCounts, TaskCursor, TaskPage, TaskRetry, TaskStage, TaskSummary,
+};
 use self::settings::Settings;
 pub use self::watch::TaskWatch;
 pub(crate) use self::watch::Watching;
@@ -118,7 +124,14 @@ impl Tasks {
     /// # Cancel safety
     /// A dropped call may have stored the task. Nobody knows its id then; it runs, and expires.
     pub async fn create(&self, new: NewTask) -> Result<DetailedTask> {
-        let (core, settings) = (self.core(), &self.settings);
+        let id = TaskId::mint();
+        let span = tracing::debug_span!("task_create", task = %id);
+        self.create_as(id, new).instrument(span).await
+    }
+
+    async fn create_as(&self, id: TaskId, mut new: NewTask) -> Result<DetailedTask> {
+        new.context.in_current_trace();
+        let settings = &self.settings;
         let ttl = new.ttl.unwrap_or(settings.ttl);
         let longest = if settings.fixed { ttl } else { settings.longest };
         let (ttl_ms, longest_ms) = (millis("task ttl", ttl)?, millis("longest life of a task", longest)?);
@@ -135,7 +148,6 @@ impl Tasks {
         let context =
             serde_json::to_vec(&new.context).map_err(|e| Error::invalid("task context", e.to_string()))?;
         self.check_size("task", new.call.len() + context.len())?;
-        let id = TaskId::mint();
         let address = self.address(&new.scope, id.as_str());
         let created = Created {
             address: &address,
@@ -150,23 +162,20 @@ impl Tasks {
             delay_ms: u64::try_from(new.delay.as_millis()).unwrap_or(u64::MAX).min(longest_ms),
             max_queued: settings.max_queued,
         };
-        let create = || script::task_create(&core.cmd, self.keys(), &created);
-        match self.courier.repeat("task_create", create, true).await? {
-            CreateReply::Full { queued } => Err(Error::TasksFull { queued, limit: settings.max_queued }),
-            CreateReply::Stored { created_ms, expires_ms } => Ok(DetailedTask {
-                task_id: id.as_str().to_owned(),
-                status: TaskStatus::Working,
-                status_message: (!created.message.is_empty()).then(|| created.message.to_owned()),
-                created_at: wire::iso8601(created_ms),
-                last_updated_at: wire::iso8601(created_ms),
-                ttl_ms: expires_ms.saturating_sub(created_ms),
-                poll_interval_ms: Some(poll_ms),
-                input_requests: None,
-                result: None,
-                error: None,
-                revision: 1,
-            }),
-        }
+        let (created_ms, expires_ms) = self.store(&created).await?;
+        Ok(DetailedTask {
+            task_id: id.as_str().to_owned(),
+            status: TaskStatus::Working,
+            status_message: (!created.message.is_empty()).then(|| created.message.to_owned()),
+            created_at: wire::iso8601(created_ms),
+            last_updated_at: wire::iso8601(created_ms),
+            ttl_ms: expires_ms.saturating_sub(created_ms),
+            poll_interval_ms: Some(poll_ms),
+            input_requests: None,
+            result: None,
+            error: None,
+            revision: 1,
+        })
     }
 
     /// Where a task stands. Redis: `lua/task_get.lua`; writes nothing.
@@ -202,10 +211,16 @@ impl Tasks {
         self.check_size("task update", answers.iter().map(|(key, answer)| key.len() + answer.len()).sum())?;
         let core = self.core();
         let update = || script::task_update(&core.cmd, self.keys(), &self.group, &address, &answers);
-        let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
-        if done.accepted > 0 {
-            self.tell_session(&done.session, &address, &id).await;
-        }
+        let span = tracing::debug_span!("task_update", task = %id, answers = answers.len(), accepted = Empty);
+        let updating = async {
+            let done = self.courier.repeat("task_update", update, true).await?.ok_or(Error::TaskNotFound)?;
+            tracing::Span::current().record("accepted", done.accepted);
+            if done.accepted > 0 {
+                self.tell_session(&done.session, &address, &id).await;
+            }
+            Ok(done)
+        };
+        let done = updating.instrument(span).await?;
         Ok(TaskUpdated { accepted: done.accepted, open: done.left })
     }
 
@@ -218,7 +233,8 @@ impl Tasks {
         let (id, address) = self.look_up(scope, id.as_ref())?;
         let core = self.core();
         let cancel = || script::task_cancel(&core.cmd, self.keys(), &self.group, &address);
-        let (done, session) = self.courier.repeat("task_cancel", cancel, true).await?;
+        let span = tracing::debug_span!("task_cancel", task = %id);
+        let (done, session) = self.courier.repeat("task_cancel", cancel, true).instrument(span).await?;
         let done = match done {
             CancelReply::None => return Err(Error::TaskNotFound),
             CancelReply::Finished => return Ok(TaskCancel::Finished),
@@ -267,6 +283,16 @@ impl Tasks {
 
     fn address(&self, scope: &Scope, id: &str) -> Address {
         Address::of(&self.group, scope.as_str(), id)
+    }
+
+    /// When it was made, and when it expires; a task that is there already is left as it is.
+    async fn store(&self, created: &Created<'_>) -> Result<(u64, u64)> {
+        let core = self.core();
+        let create = || script::task_create(&core.cmd, self.keys(), created);
+        match self.courier.repeat("task_create", create, true).await? {
+            CreateReply::Full { queued } => Err(Error::TasksFull { queued, limit: self.settings.max_queued }),
+            CreateReply::Stored { created_ms, expires_ms } => Ok((created_ms, expires_ms)),
+        }
     }
 
     /// An id from outside may be anything; one that cannot be a task's is not asked for.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::handler::{InputRequired, Leg, LegOutcome, rpc_error, without_panic};
 use super::held::HeldLeg;
@@ -23,8 +24,24 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 pub(super) async fn supervise(inner: Arc<Inner>, held: Arc<HeldLeg>, taken: TakenLeg) {
     let attempt = u32::try_from(taken.attempt).unwrap_or(u32::MAX);
     let number = taken.number;
+    let span = tracing::debug_span!("leg", task = %held.id, leg = number, attempt);
+    let leg = leg(&inner, &held, taken);
+    #[cfg(feature = "otel")]
+    if let Some(made_in) = leg.as_ref().ok().and_then(|leg| leg.context.trace_context()) {
+        crate::trace::continue_in(&span, &made_in);
+    }
+    carry_out(inner, held, leg, attempt, number).instrument(span).await;
+}
+
+async fn carry_out(
+    inner: Arc<Inner>,
+    held: Arc<HeldLeg>,
+    leg: std::result::Result<Leg, String>,
+    attempt: u32,
+    number: u64,
+) {
     tracing::debug!(task = %held.id, leg = number, attempt, "running");
-    let outcome = match leg(&inner, &held, taken) {
+    let outcome = match leg {
         Ok(leg) => run(&inner, &held, leg).await,
         // Never run without what belongs to it, and above all not as nobody.
         Err(why) => {
@@ -99,8 +116,9 @@ impl Drop for Running {
 /// Until the handler ends, or must. `None`: the leg is not ours any more.
 async fn run(inner: &Arc<Inner>, held: &Arc<HeldLeg>, leg: Leg) -> Option<LegOutcome> {
     let handling = {
-        let inner = inner.clone();
-        inner.clone().runtime.spawn(async move { without_panic(&*inner.handler, leg).await })
+        let (inner, runtime) = (inner.clone(), inner.runtime.clone());
+        let handling = async move { without_panic(&*inner.handler, leg).await };
+        runtime.spawn(handling.in_current_span())
     };
     let mut running = Running(handling);
     let ended = |joined: std::result::Result<LegOutcome, tokio::task::JoinError>| {

@@ -17,6 +17,8 @@ mod cluster;
 mod command;
 #[cfg(feature = "cli")]
 mod command_ends;
+#[cfg(feature = "cli")]
+mod command_tasks;
 mod connections;
 mod crash;
 #[cfg(feature = "rmcp")]
@@ -53,6 +55,7 @@ mod tasks_context;
 mod tasks_crash;
 mod tasks_faults;
 mod tasks_life;
+mod tasks_operate;
 mod tasks_races;
 mod tasks_scopes;
 mod tasks_watch;

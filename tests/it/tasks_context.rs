@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use mcp_courier::Error;
-use mcp_courier::tasks::{ContextSnapshot, Leg, NewTask, Scope, TaskStatus};
+use mcp_courier::tasks::{ContextSnapshot, InputRequired, Leg, LegOutcome, NewTask, Scope, TaskStatus};
 use serde_json::json;
 
+use crate::support::capture::Capture;
 use crate::support::fixture::Fixture;
-use crate::tasks::{ms, scope, tasks, text, wait_status};
+use crate::support::wait::wait_until;
+use crate::tasks::{answer, ms, scope, tasks, text, text_of, wait_status};
 
 const CANARY: &str = "canary-7f3a";
 
@@ -36,6 +38,82 @@ fn recording(seen: &Seen) -> impl mcp_courier::tasks::TaskHandler {
         seen.lock().expect("not poisoned").push((leg.scope.as_str().to_owned(), header));
         async { text("done") }
     }
+}
+
+/// One field finds all that happened to a task: who made it, each leg, who answered.
+#[tokio::test]
+async fn spans_of_create_legs_update_and_cancel_name_their_task() {
+    let t = Fixture::new("tasks_spans").await;
+    let tasks = tasks(&t.courier().await);
+    let handler = |leg: Leg| async move {
+        tracing::info!("from the handler");
+        match leg.answers.len() {
+            0 => LegOutcome::InputRequired(InputRequired::new().request("q", &json!({})).expect("JSON")),
+            _ => text("done"),
+        }
+    };
+    let worker =
+        tasks.worker().handlers_on(tokio::runtime::Handle::current()).start(handler).await.expect("started");
+    let capture = Capture::start();
+    let u = scope("u");
+    let id = tasks.create(NewTask::new(&u, CANARY)).await.expect("made").task_id;
+    wait_status(&tasks, &u, &id, TaskStatus::InputRequired).await;
+    tasks.update(&u, &id, [("q.1".to_owned(), answer(json!(CANARY)))]).await.expect("taken");
+    wait_status(&tasks, &u, &id, TaskStatus::Completed).await;
+    tasks.cancel(&u, &id).await.expect("acknowledged");
+    let task = format!("task={id}");
+    for (span, times) in [
+        (format!("task_create{{{task}}}"), 1),
+        (format!("leg{{{task} leg=0 attempt=1}}"), 1),
+        (format!("leg{{{task} leg=1 attempt=1}}"), 1),
+        (format!("task_update{{{task} answers=1 accepted=1}}"), 1),
+        (format!("task_cancel{{{task}}}"), 1),
+    ] {
+        wait_until(&span, ms(5000), || async {
+            match capture.lines_with(&[&span, "close"]).len() {
+                n if n == times => Ok(()),
+                n => Err(format!("{n}: {}", capture.text())),
+            }
+        })
+        .await;
+    }
+    let from = capture.lines_with(&["from the handler"]);
+    assert!(from.len() == 2 && from.iter().all(|line| line.contains(&task)), "{from:?}");
+    assert!(!capture.text().contains(CANARY), "{}", capture.text());
+    worker.shutdown(ms(2000)).await;
+    t.finish().await;
+}
+
+/// Legs run in another process, and later: their spans are children of the one that made the task.
+#[cfg(feature = "otel")]
+#[tokio::test]
+async fn a_task_made_in_a_trace_runs_in_it_unless_it_was_given_another_one() {
+    use crate::support::otel;
+    use tracing::Instrument as _;
+
+    let t = Fixture::new("tasks_otel").await;
+    let (near, far) = (tasks(&t.courier().await), tasks(&t.courier().await));
+    let handler = |leg: Leg| async move {
+        text(leg.context.trace_context().expect("traced").traceparent().split('-').nth(1).expect("an id"))
+    };
+    let worker =
+        far.worker().handlers_on(tokio::runtime::Handle::current()).start(handler).await.expect("started");
+    let traces = otel::Traces::start();
+    let span = tracing::info_span!("request");
+    let trace_id = otel::trace_id(&span);
+    let given = "0af7651916cd43dd8448eb211c80319c";
+    let context = ContextSnapshot::default().trace("traceparent", format!("00-{given}-b7ad6b7169203331-01"));
+    let u = scope("u");
+    for (new, trace) in [(NewTask::new(&u, "x"), &*trace_id), (NewTask::new(&u, "x").context(context), given)]
+    {
+        let id = near.create(new).instrument(span.clone()).await.expect("made").task_id;
+        assert_eq!(text_of(&wait_status(&near, &u, &id, TaskStatus::Completed).await), trace);
+        traces.wait_for("leg", trace, 1).await;
+    }
+    drop(span);
+    traces.wait_for("task_create", &trace_id, 2).await;
+    worker.shutdown(ms(2000)).await;
+    t.finish().await;
 }
 
 #[tokio::test]

@@ -9,11 +9,23 @@ use mcp_courier::tasks::{InputRequired, Leg, LegOutcome, NewTask, TaskCancel, Ta
 use mcp_courier::{CancellationToken, Courier, Error};
 use serde_json::json;
 
+use crate::support::capture::Capture;
 use crate::support::fixture::{Fixture, Process};
 use crate::support::private::{Options, private_or_skip};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::wait::wait_until;
-use crate::tasks::{answer, gated, ms, scope, tasks, text, text_of, wait_count, wait_status};
+use crate::tasks::{answer, gated, key, ms, scope, tasks, text, text_of, wait_count, wait_status};
+
+/// Until something was logged so often.
+async fn wait_logged(capture: &Capture, what: &str, times: usize) {
+    wait_until(what, Duration::from_secs(20), || async {
+        match capture.lines_with(&[what]).len() {
+            n if n >= times => Ok(()),
+            n => Err(format!("{n} times: {}", capture.text())),
+        }
+    })
+    .await;
+}
 
 /// Every signal to workers is lost: what it would have said comes with the renewal of the lease.
 #[tokio::test]
@@ -91,9 +103,10 @@ async fn a_result_that_cannot_be_stored_waits_for_the_server() {
     let worker = tasks(&far).worker().lease(Duration::from_secs(60)).start(handler).await.expect("started");
     let id = tasks(&near).create(NewTask::new(&u, "x")).await.expect("made").task_id;
     wait_count("it runs", &started, 1).await;
+    let capture = Capture::start();
     proxy.set(Mode::Refuse);
     gate.cancel();
-    tokio::time::sleep(ms(300)).await;
+    wait_logged(&capture, "the end of a leg is not stored", 2).await;
     assert_eq!(tasks(&near).get(&u, &id).await.expect("found").status, TaskStatus::Working);
     assert_eq!(worker.holding(), 1);
     proxy.set(Mode::Pass);
@@ -128,7 +141,7 @@ async fn a_full_server_refuses_new_tasks_and_lets_old_ones_end() {
     let Some(server) = private_or_skip("tasks_oom", options).await else { return };
     let courier =
         Courier::builder().prefix("oom").deadline(ms(1000)).connect(server.url()).await.expect("it answers");
-    let mut raw = server.raw().await;
+    let (mut raw, looking) = (server.raw().await, server.raw().await);
     let mut limit = async |bytes: &str| {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("maxmemory").arg(bytes);
@@ -146,9 +159,21 @@ async fn a_full_server_refuses_new_tasks_and_lets_old_ones_end() {
     let full = tasks(&courier).create(NewTask::new(&u, "x")).await.expect_err("refused");
     assert!(matches!(&full, Error::Refused { code, .. } if code == "OOM"), "{full}");
     assert_eq!(tasks(&courier).cancel(&u, &queued).await.expect("done"), TaskCancel::Cancelled);
+    let capture = Capture::start();
     gate.cancel();
-    // Longer than the lease: it is renewed all the while.
-    tokio::time::sleep(ms(1500)).await;
+    wait_logged(&capture, "the end of a leg is not stored", 2).await;
+    // The lease that it had is over, and was renewed all the while.
+    let due = async || -> u64 {
+        let mut get = redis::cmd("HGET");
+        get.arg(format!("oom:{{0}}:{}", key("u", &runs))).arg("due");
+        get.query_async(&mut looking.clone()).await.expect("it runs")
+    };
+    let taken = due().await;
+    wait_until("a second lease's worth of renewals", Duration::from_secs(10), async || {
+        let now = due().await;
+        if now > taken + 1200 { Ok(()) } else { Err(format!("{} ms", now - taken)) }
+    })
+    .await;
     assert_eq!(tasks(&courier).get(&u, &runs).await.expect("found").status, TaskStatus::Working);
     limit("0").await;
     wait_status(&tasks(&courier), &u, &runs, TaskStatus::Completed).await;

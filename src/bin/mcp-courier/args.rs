@@ -9,6 +9,7 @@ use crate::bench::{Bench, BenchNode};
 use crate::output::Failure;
 #[cfg(unix)]
 use crate::soak::{Soak, SoakNode};
+use crate::tasks::TaskCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -57,6 +58,9 @@ pub enum Command {
     /// Dead letters.
     #[command(subcommand)]
     Dead(Dead),
+    /// Durable tasks: who has which, where they stand, cancel one, have one's work done once more.
+    #[command(subcommand)]
+    Tasks(TaskCommand),
     /// Carry messages from or to another queue, until it is stopped.
     #[command(subcommand)]
     Bridge(Bridge),

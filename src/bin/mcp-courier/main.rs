@@ -17,6 +17,7 @@ mod signals;
 #[cfg(unix)]
 mod soak;
 mod stats;
+mod tasks;
 mod writer;
 
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ async fn run(args: Args) -> Result<u8, Failure> {
         Command::Listen(listen) => listen::run(&server, listen).await,
         Command::Stats(stats) => stats::run(&server, json, stats).await,
         Command::Dead(dead) => dead::run(&server, json, dead).await,
+        Command::Tasks(tasks) => tasks::run(&server, json, tasks).await,
         Command::Bridge(Bridge::Fastmcp(args)) => bridge::fastmcp(&server, json, args).await,
         Command::Bench(bench) => bench::run(server, json, bench).await,
         Command::BenchNode(node) => bench::run_node(server, node).await,

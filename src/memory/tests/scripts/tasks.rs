@@ -91,6 +91,24 @@ impl Call<'_> {
                 let hold = self.one(&["2000", "600000"]);
                 self.args(&[teller, told, hold]);
             }
+            "task_scan" => {
+                self.index(true);
+                // The whole of it: engines walk in orders of their own.
+                self.args(&["{0}:t:*", "0", "1000000"]);
+            }
+            "task_peek" => {
+                let content = self.one(&["0", "1"]);
+                self.args(&[content]);
+                for _ in 0..self.count() {
+                    self.task();
+                }
+            }
+            "task_retry" => {
+                let address = self.task();
+                self.index(true);
+                let id = self.one(&["new1", "new2"]);
+                self.args(&[&address, id, INBOX, "PUBLISH"]);
+            }
             "leg_take" => {
                 self.index(true);
                 let (worker, lease, attempts) =
