@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::{Config, RetryOrder};
 use crate::connection::{Credentials, Endpoint, Provider, Tls};
+use crate::replicas::Replicas;
 use crate::{Courier, OnFull, Result};
 
 /// Settings of a [`Courier`]. Every one has a default that fits an MCP server; all processes that share queues
@@ -14,6 +15,7 @@ pub struct Builder {
     config: Config,
     tls: Tls,
     credentials: Option<Provider>,
+    sentinel_credentials: Option<Provider>,
 }
 
 macro_rules! settings {
@@ -92,7 +94,14 @@ impl Builder {
         deadline: Duration,
     }
 
-    /// Certificates for `rediss://`.
+    /// What [`Push::wait_replicas`](crate::Push::wait_replicas) says, for every push of this courier that does not say
+    /// otherwise. Default: nobody waits.
+    pub fn wait_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        self.config.replicas = Some(Replicas { count: replicas, within });
+        self
+    }
+
+    /// Certificates for `rediss://`, `rediss+sentinel://` (sentinels and servers) and `rediss+cluster://`.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = tls;
         self
@@ -107,6 +116,17 @@ impl Builder {
         Fut: Future<Output = Result<Credentials, String>> + Send + 'static,
     {
         self.credentials = Some(Provider::new(ask));
+        self
+    }
+
+    /// The same for sentinels, which are other servers with users of their own: asked each time a connection to the master
+    /// is opened, instead of taking `sentinel_user` and `sentinel_pass` from the URL.
+    pub fn sentinel_credentials<F, Fut>(mut self, ask: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, String>> + Send + 'static,
+    {
+        self.sentinel_credentials = Some(Provider::new(ask));
         self
     }
 
@@ -125,7 +145,8 @@ impl Builder {
     /// Dropping the future closes what it opened.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Courier> {
         self.config.check()?;
-        let endpoint = Endpoint::parse(url.as_ref(), &self.tls)?.credentials(self.credentials);
+        let endpoint = Endpoint::parse(url.as_ref(), &self.tls)?
+            .credentials(self.credentials, self.sentinel_credentials);
         Courier::start(self.config, endpoint).await
     }
 }

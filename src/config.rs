@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::partitions::MAX_PARTITIONS;
+use crate::replicas::Replicas;
 use crate::{Error, OnFull, Result, keys};
 
 /// Where a message goes whose delivery failed and may be tried again.
@@ -53,6 +54,7 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) deadline: Duration,
+    pub(crate) replicas: Option<Replicas>,
 }
 
 impl Default for Config {
@@ -83,6 +85,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(2),
             call_timeout: Duration::from_secs(3),
             deadline: Duration::from_secs(10),
+            replicas: None,
         }
     }
 }
@@ -120,6 +123,9 @@ impl Config {
             ("deadline", self.deadline),
         ] {
             millis(what, d)?;
+        }
+        if let Some(replicas) = self.replicas {
+            replicas.check(self.deadline)?;
         }
         if self.partitions.is_some_and(|n| n == 0 || n > MAX_PARTITIONS) {
             return Err(Error::invalid("partitions", format!("use 1 to {MAX_PARTITIONS}")));

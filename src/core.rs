@@ -10,6 +10,7 @@ use crate::connection::{Commands, Endpoint};
 use crate::keys::{self, Keys};
 use crate::metrics::Counters;
 use crate::partitions::{Partition, Partitions};
+use crate::replicas::Replicas;
 use crate::{Error, Result, script};
 
 pub(crate) struct Core {
@@ -17,6 +18,8 @@ pub(crate) struct Core {
     pub(crate) partitions: Partitions,
     pub(crate) endpoint: Endpoint,
     pub(crate) cmd: Commands,
+    /// For pushes that wait for replicas; opened by the first of them.
+    pub(crate) waiting: tokio::sync::OnceCell<Commands>,
     /// A new one each time a process connects: two incarnations never share a token.
     pub(crate) node: String,
     pub(crate) counters: std::sync::Arc<Counters>,
@@ -61,6 +64,18 @@ impl Core {
     /// The keys of the partition that an id (a session, a task, a question) belongs to, as it stands in keys (encoded).
     pub(crate) fn keys_of(&self, id: &str) -> &Keys {
         &self.partition_of(id).keys
+    }
+
+    /// The connection for pushes that wait for replicas, with that wish.
+    pub(crate) async fn waiting(&self, wanted: Replicas) -> Result<Commands> {
+        let open = || async {
+            let (endpoint, config) = (self.endpoint.clone(), &self.config);
+            let (counters, stop) = (self.counters.clone(), self.stop.clone());
+            let opened =
+                Commands::open(endpoint, config.connect_timeout, config.call_timeout, counters, stop).await?;
+            Ok::<_, Error>(opened.ring_like(&self.cmd))
+        };
+        Ok(self.waiting.get_or_try_init(open).await?.waiting(wanted.count, wanted.within))
     }
 
     /// Keeps the stored number of partitions alive, and sees that it is still ours.

@@ -17,6 +17,7 @@ use crate::metrics::{Counters, Metrics, add};
 use crate::partitions::{CLUSTER_PARTITIONS, MAX_PARTITIONS, Partitions};
 use crate::prepared::Prepared;
 use crate::relay::Hub;
+use crate::replicas::{self, Stored};
 use crate::script;
 use crate::server_info;
 use crate::topics::Hub as TopicHub;
@@ -89,6 +90,7 @@ impl Courier {
             config,
             endpoint,
             cmd,
+            waiting: tokio::sync::OnceCell::new(),
             node: node_name(),
             counters,
             made_ids: AtomicU64::new(0),
@@ -190,7 +192,7 @@ impl Courier {
     }
 
     /// Messages of one partition, some in each call, one call after the other.
-    async fn push_in_order(&self, good: Vec<&Prepared>) -> Vec<Result<script::PushReply>> {
+    async fn push_in_order(&self, good: Vec<&Prepared>) -> Vec<Result<Stored>> {
         let core = &self.core;
         let Some(first) = good.first() else { return Vec::new() };
         let keys = core.keys_of(first.sid.as_str());
@@ -199,8 +201,7 @@ impl Courier {
         while !rest.is_empty() {
             let (part, later) = rest.split_at(Prepared::part_of(rest));
             rest = later;
-            let args: Vec<_> = part.iter().map(|prepared| prepared.args(core)).collect();
-            let push = || script::push(&core.cmd, keys, &args);
+            let push = || replicas::push(core, keys, part);
             match self.repeat("push", push, part.iter().all(|p| p.is_idempotent())).await {
                 Ok(answers) => replies.extend(answers),
                 Err(e) => {
@@ -259,7 +260,8 @@ impl Courier {
     /// What this process did so far.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = self.core.counters.snapshot();
-        metrics.reconnects = self.core.cmd.reconnects() + self.engine.bell_reconnects();
+        let waiting = self.core.waiting.get().map_or(0, Commands::reconnects);
+        metrics.reconnects = self.core.cmd.reconnects() + self.engine.bell_reconnects() + waiting;
         metrics
     }
 

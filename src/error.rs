@@ -45,6 +45,21 @@ pub enum Error {
         /// The limit that was in force.
         limit: u64,
     },
+    /// The message is queued, and fewer replicas than [`Push::wait_replicas`](crate::Push::wait_replicas) asked for have it.
+    #[error(
+        "message {id} is queued, and {confirmed} of {wanted} replicas have it after {within:?}; pushing it again with this \
+         id waits again"
+    )]
+    NotReplicated {
+        /// The message.
+        id: MessageId,
+        /// How many replicas have it, at least.
+        confirmed: u64,
+        /// How many were asked for.
+        wanted: u64,
+        /// How long was waited.
+        within: Duration,
+    },
     /// No server could be reached, or the connection was lost on the way.
     #[error("{op}: no connection to {address}: {why}{}", unknown_outcome(*ambiguous))]
     Unreachable {
@@ -69,7 +84,8 @@ pub enum Error {
         /// True when the server may have done it.
         ambiguous: bool,
     },
-    /// The server refused. Nothing was changed by this operation.
+    /// The server refused. Nothing was changed by this operation. With the operation `wait`: the message is queued, and
+    /// the server does not say how many replicas have it.
     #[error("{op}: the server refused: {code} {message}{}", advice(code))]
     Refused {
         /// The operation: the name of a script, or `connect`.
@@ -157,7 +173,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::QueueFull { .. } => true,
-            Self::TasksFull { .. } => true,
+            Self::TasksFull { .. } | Self::NotReplicated { .. } => true,
             Self::Refused { code, .. } => {
                 is_transient(code) || matches!(code.as_str(), "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY")
             }

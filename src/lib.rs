@@ -61,6 +61,7 @@ mod push;
 mod record;
 mod registry;
 pub mod relay;
+mod replicas;
 #[cfg(feature = "rmcp")]
 pub mod rmcp;
 mod script;

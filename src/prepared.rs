@@ -6,6 +6,7 @@ use crate::config;
 use crate::core::Core;
 use crate::keys::Sid;
 use crate::metrics::add;
+use crate::replicas::{Replicas, Stored};
 use crate::script::{PushArgs, PushReply};
 use crate::trace::MAX_TRACE_BYTES;
 use crate::{Error, MessageId, OnFull, Push, PushStatus, Pushed, Result, TraceContext};
@@ -37,6 +38,7 @@ pub(crate) struct Prepared {
     mark: Mark,
     max_pending: u64,
     on_full: OnFull,
+    replicas: Option<Replicas>,
 }
 
 impl Prepared {
@@ -65,6 +67,10 @@ impl Prepared {
         if max_pending == 0 {
             return Err(Error::invalid("max pending", "is zero; nothing could ever be queued"));
         }
+        let replicas = match push.replicas {
+            Some(wanted) => Some(wanted.check(config.deadline)?),
+            None => config.replicas,
+        };
         let mark = match push.id {
             Some(_) => Mark::Own,
             None => {
@@ -80,6 +86,7 @@ impl Prepared {
             on_full: push.on_full.unwrap_or(config.on_full),
             dedupe_ms,
             max_pending,
+            replicas,
             push,
         })
     }
@@ -89,12 +96,17 @@ impl Prepared {
         self.dedupe_ms > 0
     }
 
+    /// How many replicas must have it.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        self.replicas
+    }
+
     /// How many of them travel in one script call.
     pub(crate) fn part_of(all: &[&Self]) -> usize {
         let mut bytes = 0;
         let fits = |one: &&&Self| {
             bytes += one.weight();
-            bytes <= PART_BYTES
+            bytes <= PART_BYTES && one.replicas == all[0].replicas
         };
         all.iter().take(PART).take_while(fits).count().max(1)
     }
@@ -128,7 +140,7 @@ impl Prepared {
     }
 
     /// Counts the answer and puts it into the caller's words.
-    pub(crate) fn settle(&self, core: &Core, reply: PushReply) -> Result<Pushed> {
+    pub(crate) fn settle(&self, core: &Core, (reply, replicas): Stored) -> Result<Pushed> {
         match reply {
             PushReply::Full { pending } => {
                 add(&core.counters.refused_full, 1);
@@ -144,7 +156,13 @@ impl Prepared {
                 add(&core.counters.dropped, dropped);
                 let (session, id) = (&self.push.session, &self.id);
                 tracing::debug!(%session, %id, status = status.as_str(), pending, "push");
-                Ok(Pushed { id: self.id.clone(), status, pending, dropped })
+                if let (Some(wanted), Some(confirmed)) = (self.replicas, replicas)
+                    && confirmed < u64::from(wanted.count)
+                {
+                    let (wanted, within) = (u64::from(wanted.count), wanted.within);
+                    return Err(Error::NotReplicated { id: id.clone(), confirmed, wanted, within });
+                }
+                Ok(Pushed { id: self.id.clone(), status, pending, dropped, replicas })
             }
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::replicas::Replicas;
 use crate::{MessageId, Notification, Result, SessionId, TraceContext};
 
 /// A message on its way into a session's queue. Defaults come from the courier's configuration.
@@ -19,6 +20,7 @@ pub struct Push {
     pub(crate) max_pending: Option<u64>,
     pub(crate) on_full: Option<OnFull>,
     pub(crate) dedupe: Option<Duration>,
+    pub(crate) replicas: Option<Replicas>,
 }
 
 /// What a push does when the session's queue is at its limit.
@@ -45,6 +47,7 @@ impl Push {
             max_pending: None,
             on_full: None,
             dedupe: None,
+            replicas: None,
         }
     }
 
@@ -115,6 +118,23 @@ impl Push {
         self.dedupe = Some(window);
         self
     }
+
+    /// Answers once so many replicas have received the message (Redis's `WAIT`), or after `within` with
+    /// [`Error::NotReplicated`](crate::Error::NotReplicated): then it is queued all the same, and pushing it again with
+    /// the same [id](Self::id) queues nothing and waits again. Shorter than the deadline. [`Pushed::replicas`] tells how
+    /// many have it.
+    ///
+    /// This narrows what a failover can lose and does not close it: Redis may promote a replica that does not have the
+    /// message, when another one that has it is gone. And the wait is for pushes alone: an ack that the new primary never
+    /// heard of brings its message again.
+    ///
+    /// Such pushes travel over a third connection, opened by the first of them (in a Cluster one to each master), so that
+    /// nothing else waits; those that meet share one `WAIT`. An idempotence window of zero makes the second try a second
+    /// message.
+    pub fn wait_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        self.replicas = Some(Replicas { count: replicas, within });
+        self
+    }
 }
 
 /// What became of a push.
@@ -129,6 +149,8 @@ pub struct Pushed {
     pub pending: u64,
     /// Older messages removed under [`OnFull::DropOldest`].
     pub dropped: u64,
+    /// How many replicas have it, at least; known after [`Push::wait_replicas`].
+    pub replicas: Option<u64>,
 }
 
 /// What happened to a pushed message.

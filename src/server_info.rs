@@ -21,8 +21,16 @@ pub struct ServerInfo {
     pub maxmemory_policy: Option<String>,
     /// The memory limit in bytes; 0: none.
     pub maxmemory: Option<u64>,
+    /// Bytes in use.
+    pub used_memory: Option<u64>,
     /// Whether the append-only file is on.
     pub aof: Option<bool>,
+    /// Replicas that are connected.
+    pub replicas: Option<u64>,
+    /// How often a client was cut because it did not read what it was sent in time: doorbells among it are lost.
+    pub output_buffer_cuts: Option<u64>,
+    /// How many keys were evicted since the server started.
+    pub evicted_keys: Option<u64>,
     /// Whether the last write to the append-only file, and the last snapshot, succeeded.
     pub persistence_ok: Option<bool>,
 }
@@ -43,7 +51,7 @@ impl Courier {
 pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
     let mut text = String::new();
     // One section a call: servers before 7.0 take no more.
-    for section in ["server", "memory", "persistence", "replication"] {
+    for section in ["server", "memory", "persistence", "replication", "stats"] {
         let mut info = redis::cmd("INFO");
         info.arg(section);
         match cmd.raw("connect", info).await {
@@ -60,6 +68,7 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
         let prefix = format!("{name}:");
         text.lines().find_map(|line| line.strip_prefix(&prefix)).map(|value| value.trim().to_owned())
     };
+    let number = |name: &str| field(name).and_then(|n| n.parse().ok());
     let written = field("aof_last_write_status").map(|s| s == "ok");
     let saved = field("rdb_last_bgsave_status").map(|s| s == "ok");
     Ok(ServerInfo {
@@ -68,8 +77,12 @@ pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
         mode: field("redis_mode").or_else(|| field("server_mode")),
         role: field("role"),
         maxmemory_policy: field("maxmemory_policy"),
-        maxmemory: field("maxmemory").and_then(|m| m.parse().ok()),
+        maxmemory: number("maxmemory"),
+        used_memory: number("used_memory"),
         aof: field("aof_enabled").map(|on| on == "1"),
+        replicas: number("connected_slaves"),
+        output_buffer_cuts: number("client_output_buffer_limit_disconnections"),
+        evicted_keys: number("evicted_keys"),
         persistence_ok: match (written, saved) {
             (None, None) => None,
             (written, saved) => Some(written.unwrap_or(true) && saved.unwrap_or(true)),

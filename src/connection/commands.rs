@@ -1,6 +1,6 @@
 //! The command connection: runs scripts, nothing else.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
@@ -28,6 +28,15 @@ pub(crate) struct Commands {
     counters: Arc<Counters>,
     /// Whether doorbells of a Cluster go to all of its nodes, since it has no shard channels.
     everywhere: Arc<OnceLock<()>>,
+    wait: Option<Arc<Wait>>,
+}
+
+/// A WAIT right behind each call, and what came of it.
+struct Wait {
+    cmd: redis::Cmd,
+    within: Duration,
+    /// The fewest replicas that any of the calls was confirmed by.
+    confirmed: Mutex<Result<u64>>,
 }
 
 impl Commands {
@@ -40,7 +49,30 @@ impl Commands {
         stop: CancellationToken,
     ) -> Result<Self> {
         let route = Route::open(endpoint, connect_timeout, stop).await?;
-        Ok(Self { route, call_timeout, counters, everywhere: Arc::default() })
+        Ok(Self { route, call_timeout, counters, everywhere: Arc::default(), wait: None })
+    }
+
+    /// The same connection, and behind each call WAIT for so many replicas, so long at most.
+    pub(crate) fn waiting(&self, replicas: u32, within: Duration) -> Self {
+        let mut cmd = redis::cmd("WAIT");
+        cmd.arg(replicas).arg(within.as_nanos().div_ceil(1_000_000).max(1) as u64);
+        let wait = Wait { cmd, within, confirmed: Mutex::new(Ok(u64::MAX)) };
+        Self { wait: Some(Arc::new(wait)), ..self.clone() }
+    }
+
+    /// By how many replicas the calls were confirmed, the least of all.
+    pub(crate) fn confirmed(&self) -> Result<u64> {
+        let Some(wait) = &self.wait else { return Ok(0) };
+        match wait.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            Ok(u64::MAX) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Doorbells ring as those of another connection to the same servers do.
+    pub(crate) fn ring_like(mut self, other: &Self) -> Self {
+        self.everywhere = other.everywhere.clone();
+        self
     }
 
     /// Why the connection is down, if it is.
@@ -119,15 +151,16 @@ impl Commands {
     }
 
     async fn send(&self, op: &'static str, key: Option<&[u8]>, cmd: redis::Cmd) -> Result<Value, Sent> {
+        let wait = self.wait.as_deref();
         let begun = Instant::now();
-        let deadline = begun + self.call_timeout;
+        let deadline = begun + self.call_timeout + wait.map_or(Duration::ZERO, |wait| wait.within);
         let (mut asked, mut redirections) = (None, 0);
         loop {
             let ready = self.route.ready(op, key, asked.as_ref(), deadline).await;
             let mut ready = ready.map_err(Sent::Failed)?;
             let over = ready.over();
             let answer = {
-                let mut sending = std::pin::pin!(ready.send(&cmd));
+                let mut sending = std::pin::pin!(ready.send(&cmd, wait.map(|wait| &wait.cmd)));
                 tokio::select! {
                     biased;
                     answer = tokio::time::timeout_at(deadline, &mut sending) => answer,
@@ -137,7 +170,12 @@ impl Commands {
                 }
             };
             match answer {
-                Ok(Ok(value)) => return Ok(value),
+                Ok(Ok((value, behind))) => {
+                    if let (Some(wait), Some(answer)) = (wait, behind) {
+                        wait.settle(ready.address(), answer);
+                    }
+                    return Ok(value);
+                }
                 Ok(Err(e)) if script_missing(&e) => return Err(Sent::NoScript),
                 Ok(Err(e)) => match self.route.learn(&ready, &e) {
                     Some(to) if redirections < MOST_REDIRECTIONS => {
@@ -155,6 +193,18 @@ impl Commands {
                 }
                 Err(_) => return Err(Sent::Failed(self.unanswered(op, &ready))),
             }
+        }
+    }
+}
+
+impl Wait {
+    fn settle(&self, address: &str, answer: redis::RedisResult<Value>) {
+        let count = answer.and_then(|value| Ok(redis::from_redis_value::<u64>(value)?));
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        match (count, &mut *confirmed) {
+            (Ok(count), Ok(least)) => *least = count.min(*least),
+            (Ok(_), Err(_)) => {}
+            (Err(e), confirmed) => *confirmed = Err(from_redis("wait", address, &e, false)),
         }
     }
 }

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo};
 
 use super::failure::from_redis;
-use super::{Provider, Tls};
+use super::{Credentials, Provider, Tls};
 use crate::{Error, Result};
 
 /// A server's address, checked.
@@ -16,6 +16,8 @@ pub(crate) struct Endpoint {
     /// For people: no user, no password.
     pub(crate) address: String,
     pub(super) credentials: Option<Provider>,
+    /// Of sentinels, which are other servers with other users.
+    pub(super) sentinel_credentials: Option<Provider>,
     /// Another server may take this one's place: looked for more often.
     pub(super) replaceable: bool,
     pub(super) kind: Kind,
@@ -54,8 +56,9 @@ pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 impl Endpoint {
     /// Asks this provider each time a connection is opened, instead of what the URL says.
-    pub(crate) fn credentials(mut self, provider: Option<Provider>) -> Self {
-        self.credentials = provider;
+    pub(crate) fn credentials(mut self, servers: Option<Provider>, sentinels: Option<Provider>) -> Self {
+        self.credentials = servers;
+        self.sentinel_credentials = sentinels;
         self
     }
 
@@ -91,7 +94,8 @@ impl Endpoint {
             other => other.clone(),
         };
         let address = format!("{}:{}", place.0, place.1);
-        Self { address, credentials: self.credentials.clone(), replaceable: true, kind }
+        let credentials = self.credentials.clone();
+        Self { address, credentials, sentinel_credentials: None, replaceable: true, kind }
     }
 
     /// Ends when another server has taken the place of the one that a connection was opened to, as far as anybody of this
@@ -108,7 +112,18 @@ impl Endpoint {
     pub(super) async fn look(&self, _timeout: Duration) {
         #[cfg(feature = "sentinel")]
         if let Kind::Sentinel(sentinel) = &self.kind {
-            sentinel.look(_timeout).await;
+            // Without them there is no answer, and that is no news.
+            if let Ok(credentials) = self.sentinel_credentials().await {
+                sentinel.look(_timeout, credentials.as_ref()).await;
+            }
+        }
+    }
+
+    #[cfg(feature = "sentinel")]
+    async fn sentinel_credentials(&self) -> Result<Option<Credentials>> {
+        match &self.sentinel_credentials {
+            Some(provider) => credentials_of(provider).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -132,7 +147,9 @@ impl Endpoint {
                 Kind::Server(client) => self.open_server((**client).clone(), &config).await.map(nowhere),
                 #[cfg(feature = "sentinel")]
                 Kind::Sentinel(sentinel) => {
-                    let opened = sentinel.open_master(timeout, |client| self.open_server(client, &config));
+                    let credentials = self.sentinel_credentials().await?;
+                    let open = |client| self.open_server(client, &config);
+                    let opened = sentinel.open_master(timeout, credentials.as_ref(), open);
                     opened.await.map(|(connection, place)| (connection, Some(place)))
                 }
                 // Any node will do: only where messages are published to all of them.
@@ -185,22 +202,28 @@ impl Endpoint {
 
     async fn with_credentials(&self, client: redis::Client) -> Result<redis::Client> {
         let Some(provider) = &self.credentials else { return Ok(client) };
-        let refused =
-            |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
-        let credentials = provider.ask().await.map_err(refused)?;
-        let info = client.get_connection_info().clone();
-        let mut redis = info.redis_settings().clone().set_password(credentials.password);
-        if let Some(user) = credentials.user {
-            redis = redis.set_username(user);
-        }
-        redis::Client::open(info.set_redis_settings(redis))
-            .map_err(|e| from_redis("connect", &self.address, &e, false))
+        let info = with(client.get_connection_info().clone(), &credentials_of(provider).await?);
+        redis::Client::open(info).map_err(|e| from_redis("connect", &self.address, &e, false))
     }
 }
 
 /// A connection to the one place where it can lead.
 fn nowhere(connection: MultiplexedConnection) -> (MultiplexedConnection, Option<Place>) {
     (connection, None)
+}
+
+async fn credentials_of(provider: &Provider) -> Result<Credentials> {
+    let refused = |why: String| Error::Refused { op: "connect", code: "CREDENTIALS".into(), message: why };
+    provider.ask().await.map_err(refused)
+}
+
+/// The same server as somebody else.
+pub(super) fn with(info: ConnectionInfo, credentials: &Credentials) -> ConnectionInfo {
+    let mut redis = info.redis_settings().clone().set_password(&credentials.password);
+    if let Some(user) = &credentials.user {
+        redis = redis.set_username(user);
+    }
+    info.set_redis_settings(redis)
 }
 
 #[cfg(feature = "cluster")]
@@ -250,4 +273,19 @@ pub(super) fn client(info: ConnectionInfo, tls: &Tls) -> redis::RedisResult<redi
 #[cfg(not(feature = "tls"))]
 pub(super) fn client(info: ConnectionInfo, _: &Tls) -> redis::RedisResult<redis::Client> {
     redis::Client::open(info)
+}
+
+#[cfg(all(test, feature = "tls"))]
+mod tests {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    /// F49: whichever the program installed, and whoever of us needs one first.
+    #[test]
+    fn f49_a_crypto_provider_that_the_program_chose_is_kept() {
+        let _ = ring::default_provider().install_default();
+        let chosen = CryptoProvider::get_default().expect("installed").clone();
+        let info = redis::IntoConnectionInfo::into_connection_info("rediss://127.0.0.1:1").expect("a URL");
+        super::client(info, &super::Tls::new()).expect("usable");
+        assert!(std::sync::Arc::ptr_eq(&chosen, CryptoProvider::get_default().expect("still there")));
+    }
 }

@@ -131,14 +131,32 @@ impl Ready {
         self.up.over.clone()
     }
 
-    pub(super) async fn send(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
+    /// Answers to a command and, when there is one, to the command right behind it.
+    pub(super) async fn send(
+        &mut self,
+        cmd: &redis::Cmd,
+        behind: Option<&redis::Cmd>,
+    ) -> RedisResult<(Value, Option<RedisResult<Value>>)> {
         #[cfg(feature = "cluster")]
-        if self.asking {
-            let mut pipeline = redis::Pipeline::with_capacity(2);
-            pipeline.ignore_errors().cmd("ASKING").add_command(cmd.clone());
-            let answers = self.up.connection.send_packed_commands(&pipeline, 0, 2).await?;
-            return answers.into_iter().nth(1).unwrap_or(Value::Nil).extract_error();
+        let asking = self.asking;
+        #[cfg(not(feature = "cluster"))]
+        let asking = false;
+        if !asking && behind.is_none() {
+            return Ok((self.up.connection.send_packed_command(cmd).await?.extract_error()?, None));
         }
-        self.up.connection.send_packed_command(cmd).await?.extract_error()
+        let mut pipeline = redis::Pipeline::with_capacity(3);
+        pipeline.ignore_errors();
+        if asking {
+            pipeline.cmd("ASKING");
+        }
+        pipeline.add_command(cmd.clone());
+        if let Some(behind) = behind {
+            pipeline.add_command(behind.clone());
+        }
+        let count = usize::from(asking) + 1 + usize::from(behind.is_some());
+        let answers = self.up.connection.send_packed_commands(&pipeline, 0, count).await?;
+        let mut answers = answers.into_iter().skip(usize::from(asking));
+        let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        Ok((answer, answers.next().map(Value::extract_error)))
     }
 }

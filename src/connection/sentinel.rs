@@ -12,9 +12,9 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::Tls;
-use super::endpoint::{client, moved};
+use super::endpoint::{client, moved, with};
 use super::failure::from_redis;
+use super::{Credentials, Tls};
 use crate::{Error, Result};
 
 /// A sentinel that has not answered by then does not count.
@@ -58,13 +58,14 @@ impl Sentinel {
     pub(super) async fn open_master<F>(
         &self,
         timeout: Duration,
+        credentials: Option<&Credentials>,
         open: impl Fn(redis::Client) -> F,
     ) -> Result<(MultiplexedConnection, Place)>
     where
         F: Future<Output = Result<MultiplexedConnection>>,
     {
         loop {
-            let place = self.ask(timeout).await?;
+            let place = self.ask(timeout, credentials).await?;
             tracing::debug!(master = %self.name, host = %place.0, port = place.1, "the sentinels name the master");
             let opening = async {
                 let client = client(self.at(&place), &self.tls)
@@ -75,7 +76,7 @@ impl Sentinel {
             };
             tokio::select! {
                 opened = opening => return opened.map(|connection| (connection, place)),
-                () = self.moved_from(&place, timeout) => {}
+                () = self.moved_from(&place, timeout, credentials) => {}
             }
         }
     }
@@ -92,15 +93,15 @@ impl Sentinel {
     }
 
     /// Asks who the master is, for all who wait for another one. No answer is no news.
-    pub(super) async fn look(&self, timeout: Duration) {
-        let _ = self.ask(timeout).await;
+    pub(super) async fn look(&self, timeout: Duration, credentials: Option<&Credentials>) {
+        let _ = self.ask(timeout, credentials).await;
     }
 
     /// Ends when the sentinels name another master than this one.
-    async fn moved_from(&self, place: &Place, timeout: Duration) {
+    async fn moved_from(&self, place: &Place, timeout: Duration, credentials: Option<&Credentials>) {
         loop {
             tokio::time::sleep(ASK_AGAIN).await;
-            if self.ask(timeout).await.is_ok_and(|now| now != *place) {
+            if self.ask(timeout, credentials).await.is_ok_and(|now| now != *place) {
                 return;
             }
         }
@@ -129,12 +130,12 @@ impl Sentinel {
     }
 
     /// What most sentinels say, as soon as that is certain.
-    async fn ask(&self, timeout: Duration) -> Result<Place> {
+    async fn ask(&self, timeout: Duration, credentials: Option<&Credentials>) -> Result<Place> {
         let limit = timeout.min(ANSWER_WITHIN);
         let mut asked = JoinSet::new();
         for (address, info) in &self.sentinels {
-            let (address, info, name, tls) =
-                (address.clone(), info.clone(), self.name.clone(), self.tls.clone());
+            let info = credentials.map_or_else(|| info.clone(), |who| with(info.clone(), who));
+            let (address, name, tls) = (address.clone(), self.name.clone(), self.tls.clone());
             asked.spawn(async move {
                 let answer = tokio::time::timeout(limit, ask_one(&address, info, &name, &tls)).await;
                 let late = || Err(Error::Timeout { op: "connect", address, after: limit, ambiguous: false });

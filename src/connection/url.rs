@@ -42,10 +42,14 @@ impl Endpoint {
         }
     }
 
+    fn of(address: String, replaceable: bool, kind: Kind) -> Self {
+        Self { address, credentials: None, sentinel_credentials: None, replaceable, kind }
+    }
+
     fn server(text: &str, tls: &Tls) -> Result<Self> {
         let (info, address) = server(text)?;
         let client = client(info, tls).map_err(|e| bad(format!("cannot be used: {e}")))?;
-        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Server(Box::new(client)) })
+        Ok(Self::of(address, false, Kind::Server(Box::new(client))))
     }
 
     #[cfg(feature = "sentinel")]
@@ -80,7 +84,7 @@ impl Endpoint {
         let address = format!("master {:?} of sentinels {}", crop(&name), hosts.join(","));
         let sentinel = super::sentinel::Sentinel::new(name, sentinels, master, tls.clone());
         let kind = Kind::Sentinel(std::sync::Arc::new(sentinel));
-        Ok(Self { address, credentials: None, replaceable: true, kind })
+        Ok(Self::of(address, true, kind))
     }
 
     #[cfg(not(feature = "sentinel"))]
@@ -110,7 +114,7 @@ impl Endpoint {
         let hosts: Vec<String> = seeds.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let address = format!("cluster at {}", hosts.join(","));
         let kind = Kind::Cluster(std::sync::Arc::new(super::endpoint::Nodes { seeds, client }));
-        Ok(Self { address, credentials: None, replaceable: true, kind })
+        Ok(Self::of(address, true, kind))
     }
 
     #[cfg(not(feature = "cluster"))]
@@ -129,7 +133,7 @@ impl Endpoint {
             crate::memory::Memory::named(name)
         };
         let address = format!("memory://{name}");
-        Ok(Self { address, credentials: None, replaceable: false, kind: Kind::Memory(memory) })
+        Ok(Self::of(address, false, Kind::Memory(memory)))
     }
 
     #[cfg(not(feature = "memory"))]

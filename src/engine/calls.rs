@@ -7,7 +7,8 @@ use crate::Result;
 use crate::core::Core;
 use crate::keys::{Keys, Sid};
 use crate::prepared::Prepared;
-use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem, PushReply};
+use crate::replicas::{self, Stored};
+use crate::script::{self, AckItem, ClaimMode, Claimed, Denied, Next, PopItem};
 
 /// What a script that checks the token answers.
 pub(super) type Answer<T> = std::result::Result<T, Denied>;
@@ -23,7 +24,9 @@ const PUSH_BATCH_BYTES: usize = 256 * 1024;
 
 /// One batcher for each verb and partition.
 pub(super) struct Calls {
-    pub(super) pushes: Sorted<Arc<Prepared>, PushReply>,
+    pub(super) pushes: Sorted<Arc<Prepared>, Stored>,
+    /// Those that wait for replicas: one call at a time, for each holds up what is behind it on its connection.
+    pub(super) replicated: Sorted<Arc<Prepared>, Stored>,
     pub(super) acks: Sorted<AckItem, Answer<Next>>,
     pub(super) pops: Sorted<PopItem, Answer<Next>>,
     /// One call at a time: two claims of one session by one process keep their order, or the older one would fence
@@ -60,22 +63,19 @@ impl<Q: Send + 'static, R: Send + 'static> Sorted<Q, R> {
 
 impl Calls {
     pub(super) fn new(core: &Arc<Core>) -> Self {
-        let pushes = |p: usize| {
-            let core = core.clone();
-            let weight = |prepared: &Arc<Prepared>| prepared.weight();
-            Batcher::weighed(
-                "push",
-                PUSH_BATCH,
-                (PUSH_BATCH_BYTES, weight),
-                2,
-                move |all: Vec<Arc<Prepared>>| {
+        let pushes = |calls: usize| {
+            move |p: usize| {
+                let core = core.clone();
+                let weight = |prepared: &Arc<Prepared>| prepared.weight();
+                let limit = (PUSH_BATCH_BYTES, weight as fn(&Arc<Prepared>) -> usize);
+                Batcher::weighed("push", PUSH_BATCH, limit, calls, move |all: Vec<Arc<Prepared>>| {
                     let core = core.clone();
                     Box::pin(async move {
-                        let args: Vec<_> = all.iter().map(|prepared| prepared.args(&core)).collect();
-                        script::push(&core.cmd, &core.partitions[p].keys, &args).await
+                        let all: Vec<&Prepared> = all.iter().map(|one| &**one).collect();
+                        replicas::push_runs(&core, &core.partitions[p].keys, &all).await
                     })
-                },
-            )
+                })
+            }
         };
         let acks = |p: usize| {
             let core = core.clone();
@@ -116,7 +116,8 @@ impl Calls {
             })
         };
         Self {
-            pushes: Sorted::new(core, |prepared| &prepared.sid, pushes),
+            pushes: Sorted::new(core, |prepared| &prepared.sid, pushes(2)),
+            replicated: Sorted::new(core, |prepared| &prepared.sid, pushes(1)),
             acks: Sorted::new(core, |item| &item.sid, acks),
             pops: Sorted::new(core, |item| &item.sid, pops),
             claims: Sorted::new(core, |(sid, _)| sid, claims),

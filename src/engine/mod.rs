@@ -45,7 +45,8 @@ use crate::each::each;
 use crate::keys::Sid;
 use crate::metrics::add;
 use crate::prepared::Prepared;
-use crate::script::{self, ClaimMode, PushReply};
+use crate::replicas::Stored;
+use crate::script::{self, ClaimMode};
 use crate::{Error, Health, Result, SessionId};
 
 pub(crate) struct Engine {
@@ -258,8 +259,9 @@ impl Engine {
     }
 
     /// One try of a push, together with whatever else is pushed at the moment.
-    pub(crate) async fn push(&self, prepared: Arc<Prepared>) -> Result<PushReply> {
-        self.calls.pushes.call(prepared).await
+    pub(crate) async fn push(&self, prepared: Arc<Prepared>) -> Result<Stored> {
+        let calls = if prepared.replicas().is_some() { &self.calls.replicated } else { &self.calls.pushes };
+        calls.call(prepared).await
     }
 
     /// Listens to a name in this process's inbox, from the next frame on. Opens the bell connection when it is the first

@@ -27,6 +27,7 @@ mod sweep;
 mod task_ops;
 mod tasks;
 mod topic;
+mod touch;
 
 pub(crate) use ack::{AckItem, ack};
 pub(crate) use claim::{ClaimMode, Claimed, claim};
@@ -66,6 +67,8 @@ pub(crate) use topic::{
     topic_due, topic_join, topic_leave, topic_listen, topic_members, topic_ring, topic_tidy, topic_unlisten,
 };
 
+pub(crate) use touch::touch;
+
 /// How a session is held, as the scripts that check the token answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
@@ -81,6 +84,7 @@ pub(crate) fn all() -> Vec<&'static Script> {
     vec![
         &push::PUSH,
         &push::COALESCE,
+        &touch::TOUCH,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,

@@ -64,7 +64,7 @@ fn task(delivery: &Delivery) -> String {
 /// What FastMCP's workers push arrives in order and as MCP has it, for every session; what is none of its envelopes too.
 #[tokio::test]
 async fn what_fastmcp_workers_push_is_delivered_in_order() {
-    let t = Fixture::new("from_fastmcp").await;
+    let t = Fixture::plain("from_fastmcp").await;
     let (courier, theirs) = (t.courier().await, Theirs::new(&t));
     let sinks = [Recorder::new(), Recorder::new()];
     for (id, sink) in ["a:1", "b"].iter().zip(&sinks) {
@@ -105,7 +105,7 @@ async fn what_fastmcp_workers_push_is_delivered_in_order() {
 /// A queue of ours that is full holds up its own session, in order and without loss; another bridge goes on with it.
 #[tokio::test]
 async fn a_full_queue_holds_messages_back_and_another_bridge_goes_on_with_them() {
-    let t = Fixture::new("held").await;
+    let t = Fixture::plain("held").await;
     let (small, theirs) = (t.connect(t.builder().max_pending(2)).await, Theirs::new(&t));
     for n in 0..5 {
         theirs.push("s", &question(n)).await;
@@ -142,7 +142,7 @@ async fn a_full_queue_holds_messages_back_and_another_bridge_goes_on_with_them()
 async fn a_bridge_that_is_killed_all_the_time_loses_nothing_and_repeats_nothing() {
     use crate::support::cli::Running;
 
-    let t = Fixture::new("bridge_kills").await;
+    let t = Fixture::plain("bridge_kills").await;
     if t.server.url().starts_with("memory:") {
         return eprintln!("skipped: other processes do not reach memory://");
     }
@@ -196,7 +196,7 @@ async fn a_bridge_that_is_killed_all_the_time_loses_nothing_and_repeats_nothing(
 /// What is in our queue stands in FastMCP's, in its form and with an expiry; what its subscriber would drop is kept.
 #[tokio::test]
 async fn what_is_in_our_queue_stands_in_fastmcps_list_once() {
-    let t = Fixture::new("to_fastmcp").await;
+    let t = Fixture::plain("to_fastmcp").await;
     let (courier, theirs) = (t.courier().await, Theirs::new(&t));
     let s = session("s:1");
     let status = |n: u64| {
@@ -263,7 +263,7 @@ async fn what_is_in_our_queue_stands_in_fastmcps_list_once() {
 /// One answer counts; the state says so before the worker can wake, and a late one changes nothing.
 #[tokio::test]
 async fn the_first_answer_to_a_fastmcp_worker_counts_and_a_late_one_is_refused() {
-    let t = Fixture::new("answers").await;
+    let t = Fixture::plain("answers").await;
     let (courier, theirs) = (t.courier().await, Theirs::new(&t));
     let bridge = theirs.bridge(&courier).await;
     for (scope, tag) in [(None, "anon"), (Some("client|sub"), "auth:client%7Csub")] {
@@ -289,7 +289,7 @@ async fn the_first_answer_to_a_fastmcp_worker_counts_and_a_late_one_is_refused()
 /// F47: FastMCP keeps its callers' tokens and headers beside its tasks. The bridge carries none of it.
 #[tokio::test]
 async fn f47_callers_credentials_at_fastmcp_stay_there() {
-    let t = Fixture::new("f47_bridge").await;
+    let t = Fixture::plain("f47_bridge").await;
     let (courier, theirs) = (t.courier().await, Theirs::new(&t));
     let canary = "canary-77aa";
     let snapshot = format!("{}:fastmcp:task:anon:t-1:snapshot", theirs.docket);
@@ -310,7 +310,7 @@ async fn f47_callers_credentials_at_fastmcp_stay_there() {
 /// A question of a real FastMCP 3 worker is delivered by our subscriber, and its answer lets the worker go on.
 #[tokio::test]
 async fn a_question_of_a_real_fastmcp_worker_is_delivered_and_answered() {
-    let t = Fixture::new("real_worker").await;
+    let t = Fixture::plain("real_worker").await;
     if t.server.url().starts_with("memory:") {
         return eprintln!("skipped: other processes do not reach memory://");
     }
@@ -357,7 +357,7 @@ async fn a_question_of_a_real_fastmcp_worker_is_delivered_and_answered() {
 /// What is pushed with us is delivered by a real FastMCP 3 subscriber, in order.
 #[tokio::test]
 async fn what_we_push_is_delivered_by_a_real_fastmcp_subscriber() {
-    let t = Fixture::new("real_subscriber").await;
+    let t = Fixture::plain("real_subscriber").await;
     if t.server.url().starts_with("memory:") {
         return eprintln!("skipped: other processes do not reach memory://");
     }

@@ -8,7 +8,8 @@ use mcp_courier::{Courier, Push};
 use serde_json::Value;
 
 use crate::support::cli::Running;
-use crate::support::fixture::{Fixture, session, wait_pending};
+use crate::support::fixture::{Fixture, Recorder, session, wait_pending};
+use crate::support::wait::wait_until;
 
 const SESSIONS: usize = 20;
 const MESSAGES: usize = 10_000;
@@ -140,5 +141,88 @@ async fn ten_thousand_messages_survive_processes_that_are_killed_all_the_time() 
     }
     let dead: Vec<_> = crate::support::leaks::keys(&mut t.raw, &t.prefix).await;
     assert!(dead.iter().all(|k| !k.name.contains(":dead:") && !k.name.contains(":q:")), "{dead:?}");
+    t.finish().await;
+}
+
+/// Two processes stand still, one in the middle of a delivery, past their leases; another one takes their sessions, and
+/// they go on: what they do then changes nothing for the new owner. They say that they were replaced, and end.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_stood_still_past_their_lease_have_no_effect_on_the_new_owner() {
+    let t = Fixture::new("sigstop").await;
+    if t.server.url().starts_with("memory:") {
+        eprintln!("skipped: other processes do not reach memory://");
+        return;
+    }
+    let ids = [["a", "b"], ["c", "d"]];
+    let body = |n: usize| format!("{{\"method\":\"notifications/message\",\"params\":{{\"n\":{n}}}}}");
+    let courier = t.courier().await;
+    let mut stopped = Vec::new();
+    for ids in ids {
+        let args = ["--url", t.server.url(), "--prefix", &t.prefix, "--json", "listen", "--delay", "2s"];
+        let of_sessions = ids.iter().flat_map(|id| ["--session", id]);
+        stopped.push(Running::start(&args.into_iter().chain(of_sessions).collect::<Vec<_>>()));
+    }
+    for id in ids.concat() {
+        wait_until("its owner", Duration::from_secs(15), || async {
+            t.token(id).await.map(drop).ok_or_else(|| id.to_owned())
+        })
+        .await;
+    }
+    // The first one of each session is on its way when they stop: its line takes two seconds.
+    for id in ids.concat() {
+        for n in 0..3 {
+            courier.push(Push::new(&session(id), body(n))).await.expect("queued");
+        }
+    }
+    for process in &stopped {
+        process.sigstop().await;
+    }
+    wait_until("their leases to end", Duration::from_secs(40), || async {
+        let alive = courier.nodes().await.expect("nodes").iter().filter(|n| n.alive).count();
+        if alive == 0 { Ok(()) } else { Err(format!("{alive} alive")) }
+    })
+    .await;
+    let sink = Recorder::new();
+    for id in ids.concat() {
+        courier.subscribers().ensure_running(&session(id), sink.clone()).await.expect("claimed");
+    }
+    sink.wait_for(12).await;
+    for process in &stopped {
+        process.sigcont().await;
+    }
+    // What they begin with now: acks, heartbeats, further deliveries. Meanwhile the new owner is served.
+    for n in 3..6 {
+        for id in ids.concat() {
+            courier.push(Push::new(&session(id), body(n))).await.expect("queued");
+        }
+    }
+    sink.wait_for(24).await;
+    for process in &mut stopped {
+        let lines = process.rest(Duration::from_secs(30)).await;
+        for line in lines {
+            let line: Value = serde_json::from_str(&line).expect("a line");
+            assert_eq!(line["notification"]["params"]["n"], 0, "only what was on its way: {line}");
+        }
+        let status = process.wait(Duration::from_secs(10)).await;
+        assert_eq!(status.code(), Some(1), "{}", process.stderr());
+        assert!(process.stderr().contains("claimed by another"), "{}", process.stderr());
+    }
+    for id in ids.concat() {
+        let s = session(id);
+        wait_pending(&courier, &s, 0).await;
+        let seen = sink.seen();
+        let of_one = seen.iter().filter(|d| d.session == s);
+        let numbers: Vec<u64> = of_one
+            .map(|d| {
+                serde_json::from_slice::<Value>(d.body()).expect("JSON")["params"]["n"].as_u64().expect("n")
+            })
+            .collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "{id}: each once, in order");
+        let owner = courier.stats(&s).await.expect("stats");
+        assert!(owner.owner.is_some() && owner.owner_alive, "{id}: {owner:?}");
+        assert_eq!(courier.stats(&s).await.expect("stats").dead, 0, "{id}");
+    }
+    assert_eq!((courier.metrics().superseded, courier.subscribers().count()), (0, 4));
+    courier.shutdown(Duration::from_secs(5)).await;
     t.finish().await;
 }

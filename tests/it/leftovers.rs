@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use mcp_courier::{Courier, SessionId, SinkError};
 
+use crate::support::capture::Capture;
 use crate::support::fixture::{Fixture, Process, Recorder, push, session, wait_pending};
+use crate::support::private::{Options, private_or_skip};
 use crate::support::wait::wait_until;
 
 /// Finished work is gone: after many messages, failures, dead letters and crashes only the documented keys are left,
@@ -187,6 +189,40 @@ async fn f59_the_loss_of_any_single_key_heals_under_traffic() {
             c.shutdown(Duration::from_secs(5)).await;
         }
         t.finish().await;
+    }
+}
+
+/// A policy that deletes messages at the memory limit is warned about when somebody connects, once, and so is one that
+/// may not be asked for.
+#[tokio::test]
+async fn f59_an_eviction_policy_that_deletes_messages_is_warned_about_at_connect() {
+    let Some(server) = private_or_skip("f59", Options::default()).await else { return };
+    let mut raw = server.raw().await;
+    let set = |name: &str, value: &str| {
+        let mut cmd = redis::cmd("CONFIG");
+        cmd.arg("SET").arg(name).arg(value);
+        cmd
+    };
+    let mut user = redis::cmd("ACL");
+    user.arg(&["SETUSER", "blind", "on", ">p", "~*", "resetchannels", "&*", "+@all", "-info"]);
+    user.exec_async(&mut raw).await.expect("a user");
+    let blind = format!("redis://blind:p@127.0.0.1:{}", server.port());
+    let url = server.url();
+    set("maxmemory", "100mb").exec_async(&mut raw).await.expect("set");
+    for (policy, url, warnings) in [
+        ("noeviction", &url, 0),
+        ("allkeys-lru", &url, 1),
+        ("volatile-lru", &url, 1),
+        ("volatile-ttl", &url, 1),
+        ("noeviction", &blind, 1),
+    ] {
+        set("maxmemory-policy", policy).exec_async(&mut raw).await.expect("set");
+        let capture = Capture::start();
+        let courier = Courier::connect(url).await.expect("connected");
+        courier.push(push(&session("s"), "x")).await.expect("queued");
+        let warned = capture.lines_with(&["WARN", "evict"]);
+        assert_eq!(warned.len(), warnings, "{policy}: {warned:?}");
+        assert!(warnings == 0 || url == &blind || warned[0].contains(policy), "{policy}: {warned:?}");
     }
 }
 

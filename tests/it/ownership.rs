@@ -398,3 +398,39 @@ async fn f24_owners_of_dead_processes_are_forgotten_and_no_others() {
     living.shutdown(Duration::from_secs(5)).await;
     t.finish().await;
 }
+
+/// A failover loses the newest claim, and what is stored is an older one of the same process: it claims again and goes on,
+/// busy or idle. Nobody else would come.
+#[tokio::test]
+async fn a_claim_that_a_failover_lost_is_made_anew() {
+    let t = Fixture::new("rolled_back").await;
+    let courier = t.courier().await;
+    let s = session("s");
+    let sink = Recorder::new();
+    courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    for round in 1..=4 {
+        let token = t.token("s").await.expect("an owner");
+        let (node, epoch) = token.split_once(':').expect("a token");
+        let epoch: u64 = epoch.parse().expect("a number");
+        let _: u64 = t.ask(&format!("HSET {} s {node}:{}", t.key("s", ""), epoch - 1)).await;
+        // Half of the time the heartbeat finds out, and half of the time the doorbell.
+        if round % 2 == 0 {
+            wait_until("another claim", Duration::from_secs(10), || async {
+                let now = t.token("s").await;
+                let older = format!("{node}:{}", epoch - 1);
+                if now.as_deref().is_some_and(|now| now != older) { Ok(()) } else { Err(format!("{now:?}")) }
+            })
+            .await;
+        }
+        courier.push(push(&s, &round.to_string())).await.expect("queued");
+        sink.wait_for(round).await;
+        wait_pending(&courier, &s, 0).await;
+    }
+    assert_eq!((courier.subscribers().count(), courier.metrics().superseded), (1, 0));
+    let bodies = sink.bodies();
+    let mut once = bodies.clone();
+    once.dedup();
+    assert_eq!(once, ["1", "2", "3", "4"], "in order: {bodies:?}");
+    courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}

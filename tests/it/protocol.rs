@@ -154,6 +154,62 @@ async fn a_stored_record_is_as_the_page_writes_it_down() {
     t.finish().await;
 }
 
+/// Records as the first release wrote them, byte for byte: whatever comes later reads them. A change of these bytes is a new
+/// format, which gets a list of its own; this one stays.
+const FORMAT_1: [(&[u8], Option<&str>); 5] = [
+    (b"1 1700000000000 4102444800000 0 0 1 0 0 0 0\na{}", Some("a")),
+    // Every string, a body of any bytes.
+    (b"1 1700000000000 4102444800000 0 0 3 2 2 0 0\nb:\n{}tr\0\xff\n1 2 3", Some("b:\n")),
+    // It failed twice, and its pause is over.
+    (b"1 1700000000000 4102444800000 2 1700000000200 1 0 0 5 6\ncfirstsecond[]", Some("c")),
+    // Its time is over.
+    (b"1 1700000000000 1700000300000 0 0 1 0 0 0 0\ndlate", None),
+    // No body at all.
+    (b"1 1700000000000 4102444800000 0 0 1 0 0 0 0\ne", Some("e")),
+];
+
+/// A dead letter of the first release, with the third of these records.
+const DEAD_1: &[u8] =
+    b"1 1700000000300 8\nattempts1 1700000000000 4102444800000 3 1700000000200 1 0 0 5 6\nxfirstsecond[]";
+
+/// What an older release left in Redis is delivered, expired, listed and put back by this one.
+#[tokio::test]
+async fn records_of_the_first_format_are_read_byte_for_byte() {
+    let mut t = Fixture::plain("golden").await;
+    let courier = t.connect(t.builder().max_attempts(9)).await;
+    let s = session("s");
+    for (record, _) in FORMAT_1 {
+        let () =
+            redis::cmd("RPUSH").arg(t.key("q", "s")).arg(record).query_async(&mut t.raw).await.expect("put");
+    }
+    let () =
+        redis::cmd("RPUSH").arg(t.key("dead", "s")).arg(DEAD_1).query_async(&mut t.raw).await.expect("put");
+    let () = t.ask(&format!("PEXPIRE {} 600000", t.key("dead", "s"))).await;
+    let dead = courier.dead_letters(&s);
+    let (total, letters) = dead.list(0, 10).await.expect("listed");
+    let letter = &letters[0];
+    assert_eq!((total, &*letter.id, &*letter.reason, letter.attempts), (1, "x", "attempts", 3));
+    assert_eq!((&letter.body[..], letter.died_at_ms), (&b"[]"[..], 1_700_000_000_300));
+
+    let sink = Recorder::new();
+    courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    sink.wait_for(4).await;
+    wait_pending(&courier, &s, 0).await;
+    assert_eq!(dead.requeue(None).await, Ok(1));
+    sink.wait_for(5).await;
+    wait_pending(&courier, &s, 0).await;
+    let seen = sink.seen();
+    let ids: Vec<&str> = seen.iter().map(|d| d.id.as_str()).collect();
+    let expected: Vec<&str> = FORMAT_1.iter().filter_map(|(_, id)| *id).chain(["x"]).collect();
+    assert_eq!(ids, expected);
+    let bodies: Vec<&[u8]> = seen.iter().map(|d| d.body()).collect();
+    assert_eq!(bodies, [&b"{}"[..], b"\0\xff\n1 2 3", b"[]", b"", b"[]"]);
+    assert_eq!(seen.iter().map(|d| d.attempt).collect::<Vec<_>>(), [1, 1, 3, 1, 1]);
+    assert_eq!((seen[1].trace(), courier.metrics().expired), (&b"tr"[..], 1));
+    courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
 /// The block that follows a sentence.
 fn block_after(words: &str) -> String {
     let (_, rest) = PAGE.split_once(words).expect("the sentence");

@@ -1,11 +1,16 @@
 //! Sentinel: the master is found, followed, and never mistaken.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use mcp_courier::{Builder, Courier, Error};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::restart::Load;
 use crate::support::fixture::{Recorder, push, session};
+use crate::support::private::{Options, private_or_skip};
+use crate::support::resp::frame_len;
 use crate::support::sentinel::{Setup, trio_or_skip};
 use crate::support::server;
 use crate::support::wait::wait_until;
@@ -124,6 +129,121 @@ async fn a_replica_that_is_named_master_is_refused() {
             .map(drop)
             .expect("what calls itself master takes writes"),
     }
+}
+
+/// A sentinel that says what it is told to say, whatever the truth is.
+struct Liar {
+    port: u16,
+    /// The port that it names.
+    names: Arc<AtomicU16>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Liar {
+    async fn start(names: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let names = Arc::new(AtomicU16::new(names));
+        let named = names.clone();
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(Self::answer(client, named.clone()));
+            }
+        });
+        Self { port, names, serving }
+    }
+
+    async fn answer(mut client: tokio::net::TcpStream, names: Arc<AtomicU16>) {
+        let mut asked = Vec::new();
+        let mut piece = [0; 4096];
+        while let Ok(n @ 1..) = client.read(&mut piece).await {
+            asked.extend_from_slice(&piece[..n]);
+            while let Some(n @ 1..) = frame_len(&asked) {
+                let request: Vec<u8> = asked.drain(..n).collect();
+                let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+                let port = names.load(Ordering::Relaxed).to_string();
+                let answer = if text.contains("get-master-addr-by-name") {
+                    format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
+                } else if text.contains("hello") {
+                    "%2\r\n$5\r\nproto\r\n:3\r\n$4\r\nrole\r\n$8\r\nsentinel\r\n".to_owned()
+                } else {
+                    "+OK\r\n".to_owned()
+                };
+                if client.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// F29: the primary is demoted and stays up, and the sentinels go on naming it. Nothing is written to it, calls end at
+/// their own deadline, it is tried ever more slowly; and writes go on as soon as the new one is named, and again when that
+/// one is killed.
+#[tokio::test]
+async fn f29_a_demoted_primary_that_is_still_named_is_left_alone_and_the_new_one_is_found() {
+    let Some(a) = private_or_skip("f29", Options::default()).await else { return };
+    let Some(b) = private_or_skip("f29", Options::default()).await else { return };
+    let (mut raw_a, mut raw_b) = (a.raw().await, b.raw().await);
+    let liar = Liar::start(a.port()).await;
+    let url = format!("redis+sentinel://127.0.0.1:{}/trio", liar.port);
+    let deadline = Duration::from_secs(2);
+    let courier = quick().deadline(deadline).connect(&url).await.expect("connected");
+    let (s, sink) = (session("s"), Recorder::new());
+    courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    courier.push(push(&s, "before")).await.expect("queued");
+    sink.wait_for(1).await;
+
+    let mut follow = redis::cmd("REPLICAOF");
+    follow.arg("127.0.0.1").arg(b.port()).exec_async(&mut raw_a).await.expect("demoted");
+    let connections = |mut raw: redis::aio::MultiplexedConnection| async move {
+        let info: String = redis::cmd("INFO").arg("stats").query_async(&mut raw).await.expect("INFO");
+        let count = info.lines().find_map(|l| l.strip_prefix("total_connections_received:"));
+        count.and_then(|n| n.trim().parse::<u64>().ok()).expect("a number")
+    };
+    let before = connections(raw_a.clone()).await;
+    let from = Instant::now();
+    for _ in 0..2 {
+        let e = courier.push(push(&s, "meanwhile")).await.expect_err("no primary is named");
+        let refused = matches!(&e, Error::Refused { code, .. } if code == "READONLY");
+        assert!(refused || matches!(&e, Error::Timeout { .. }), "{e:?}");
+        assert!(e.is_retryable(), "{e:?}");
+    }
+    let (took, tried) = (from.elapsed(), connections(raw_a.clone()).await - before);
+    assert!(took < deadline * 4, "calls end at their own deadline: {took:?}");
+    // Both connections: some quick tries at first, later two or three a second.
+    let bound = 2 * (6 + took.as_millis() as u64 / 330);
+    assert!(tried <= bound, "{tried} connections in {took:?}");
+    let keys: u64 = redis::cmd("DBSIZE").query_async(&mut raw_b).await.expect("DBSIZE");
+    assert_eq!(keys, 0, "nothing was written anywhere");
+
+    liar.names.store(b.port(), Ordering::Relaxed);
+    let named = Instant::now();
+    courier.push(push(&s, "after")).await.expect("queued at the new primary");
+    sink.wait_for(2).await;
+    println!("{tried} connections in {took:?}; served {:?} after the new primary was named", named.elapsed());
+    assert_eq!(sink.bodies(), ["before", "after"]);
+
+    // The new one dies; the old one is promoted and named.
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut raw_a).await.expect("promoted");
+    b.sigkill().await;
+    liar.names.store(a.port(), Ordering::Relaxed);
+    courier.push(push(&s, "again")).await.expect("queued at the old primary");
+    wait_until("delivery by the old primary", Duration::from_secs(15), || async {
+        if sink.bodies().iter().any(|b| b == "again") {
+            Ok(())
+        } else {
+            Err(format!("{:?}", courier.metrics()))
+        }
+    })
+    .await;
+    courier.shutdown(Duration::from_secs(5)).await;
 }
 
 /// A failover on order, both servers alive. The old master takes writes until it hears that it is none any more, and

@@ -30,7 +30,7 @@ async fn wait_logged(capture: &Capture, what: &str, times: usize) {
 /// Every signal to workers is lost: what it would have said comes with the renewal of the lease.
 #[tokio::test]
 async fn answers_and_cancelling_reach_a_worker_that_hears_no_signal() {
-    let t = Fixture::new("tasks_deaf").await;
+    let t = Fixture::plain("tasks_deaf").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (near, far) = (t.courier().await, t.connect_to(proxy.url()).await);
     proxy.drop_frames_with(Some(b"@work"));
@@ -63,7 +63,7 @@ async fn answers_and_cancelling_reach_a_worker_that_hears_no_signal() {
 /// The take was done, its answer lost: the worker asks again, and is given its own leg, in the same attempt.
 #[tokio::test]
 async fn a_leg_whose_taking_was_not_answered_is_given_again_and_counts_once() {
-    let t = Fixture::new("tasks_lost_take").await;
+    let t = Fixture::plain("tasks_lost_take").await;
     let courier = t.courier().await;
     let u = scope("u");
     let handler = |leg: Leg| async move { text(&leg.attempt.to_string()) };
@@ -94,7 +94,7 @@ async fn a_leg_whose_taking_was_not_answered_is_given_again_and_counts_once() {
 /// The worker is cut off while its handler works: what it brings is stored when the network is back.
 #[tokio::test]
 async fn a_result_that_cannot_be_stored_waits_for_the_server() {
-    let t = Fixture::new("tasks_cut_end").await;
+    let t = Fixture::plain("tasks_cut_end").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (near, far) = (t.courier().await, t.connect_to(proxy.url()).await);
     let u = scope("u");
@@ -119,7 +119,7 @@ async fn a_result_that_cannot_be_stored_waits_for_the_server() {
 /// A watch whose signals are lost with its connection shows the newest state after the reconnect.
 #[tokio::test]
 async fn a_watch_sees_what_changed_while_its_connection_was_away() {
-    let t = Fixture::new("tasks_watch_cut").await;
+    let t = Fixture::plain("tasks_watch_cut").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (near, far) = (t.courier().await, t.connect_to(proxy.url()).await);
     let u = scope("u");

@@ -390,7 +390,7 @@ async fn limits_of_topics_are_named() {
 /// is off the lists, whatever else of it is alive.
 #[tokio::test]
 async fn f22_a_replica_that_hears_again_is_told_and_one_that_cannot_is_off_the_list() {
-    let t = Fixture::new("f22_topics").await;
+    let t = Fixture::plain("f22_topics").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (a, b) = (t.connect_to(proxy.url()).await, t.courier().await);
     let (on_a, on_b) = (serve(&a, "a", &[topic("x")]).await, serve(&b, "b", &[topic("x")]).await);

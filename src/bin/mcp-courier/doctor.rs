@@ -30,7 +30,9 @@ struct Check {
 pub async fn run(server: &Server, json: bool) -> Result<u8, Failure> {
     let courier = server.connect().await?;
     let info = courier.server_info().await?;
-    let mut checks = vec![version(&info), eviction(&info), persistence(&info), role(&info)];
+    let mut checks = vec![version(&info), eviction(&info), memory(&info), persistence(&info), role(&info)];
+    checks.extend([replicas(&info), output_buffers(&info)]);
+    checks.push(waiting(&courier).await);
     checks.push(ping(&courier).await);
     checks.push(round_trip(&courier).await);
     let bad = checks.iter().any(|c| c.verdict == Verdict::Problem);
@@ -85,6 +87,81 @@ fn eviction(info: &ServerInfo) -> Check {
         (None, _) => {
             check(name, Verdict::Unknown, "the server does not tell".into(), "it should be noeviction")
         }
+    }
+}
+
+/// From so much of its limit on, a server will soon refuse pushes.
+const NEARLY_FULL: f64 = 0.8;
+
+fn memory(info: &ServerInfo) -> Check {
+    let name = "memory";
+    match (info.used_memory, info.maxmemory, info.evicted_keys) {
+        (_, _, Some(evicted @ 1..)) => check(
+            name,
+            Verdict::Warning,
+            format!("{evicted} keys evicted since the server started"),
+            "pending messages may be among them: set maxmemory-policy noeviction",
+        ),
+        (Some(used), Some(limit @ 1..), _) if used as f64 > limit as f64 * NEARLY_FULL => check(
+            name,
+            Verdict::Warning,
+            format!("{used} of {limit} bytes"),
+            "raise maxmemory, or let queues drain: a full server refuses pushes (OOM)",
+        ),
+        (Some(used), Some(limit @ 1..), _) => {
+            check(name, Verdict::Ok, format!("{used} of {limit} bytes"), "")
+        }
+        (Some(used), Some(0), _) => check(name, Verdict::Ok, format!("{used} bytes, no limit"), ""),
+        _ => check(name, Verdict::Unknown, "the server does not tell".into(), ""),
+    }
+}
+
+fn replicas(info: &ServerInfo) -> Check {
+    let name = "replicas";
+    match info.replicas {
+        Some(0) => check(name, Verdict::Ok, "none: this server's disk is all there is".into(), ""),
+        Some(n) => check(name, Verdict::Ok, n.to_string(), ""),
+        None => check(name, Verdict::Unknown, "the server does not tell".into(), ""),
+    }
+}
+
+fn output_buffers(info: &ServerInfo) -> Check {
+    let name = "output buffers";
+    match info.output_buffer_cuts {
+        Some(0) => check(name, Verdict::Ok, "no client was cut".into(), ""),
+        Some(n) => check(
+            name,
+            Verdict::Warning,
+            format!("{n} clients were cut since the server started"),
+            "if they are ours, doorbells were lost: raise client-output-buffer-limit pubsub, or lower handoff_bytes",
+        ),
+        // Redis before 7.0 does not count it.
+        None => check(name, Verdict::Unknown, "the server does not tell".into(), ""),
+    }
+}
+
+/// A message that waits for so long waits for somebody.
+const LONG_WAIT: Duration = Duration::from_secs(60);
+
+async fn waiting(courier: &Courier) -> Check {
+    let name = "oldest message";
+    match courier.overview(1000).await {
+        Ok(numbers) if numbers.pending == 0 => check(name, Verdict::Ok, "none waits".into(), ""),
+        Ok(numbers) => {
+            let age = Duration::from_millis(numbers.oldest_age_ms);
+            let found = format!("{:?} old, {} wait in {} sessions", age, numbers.pending, numbers.waiting);
+            if age > LONG_WAIT {
+                let advice = "nobody serves its session, or its sink fails: see `mcp-courier stats`";
+                return check(name, Verdict::Warning, found, advice);
+            }
+            check(name, Verdict::Ok, found, "")
+        }
+        Err(e) => check(
+            name,
+            Verdict::Problem,
+            e.to_string(),
+            "the rights that are needed stand in docs/protocol.md",
+        ),
     }
 }
 

@@ -314,6 +314,11 @@ impl Call<'_> {
                 let partitions = self.one(&["1", "64"]);
                 self.args(&[partitions, "34560000000"]);
             }
+            "touch" => {
+                let (sid, id) = (self.one(&SIDS), self.one(&["i1", "i2", "i3", "i4", "i5", "i6", "i7"]));
+                self.keys(&[&format!("d:{sid}:{id}")]);
+                self.args(&[]);
+            }
             "dead_list" => {
                 let sid = self.one(&SIDS);
                 self.keys(&[&format!("dead:{sid}")]);

@@ -191,7 +191,7 @@ async fn one_id_is_one_question() {
 /// stored is an error, never a success.
 #[tokio::test(flavor = "multi_thread")]
 async fn f36_answers_are_delivered_or_refused_never_acknowledged_and_dropped() {
-    let t = Fixture::new("f36").await;
+    let t = Fixture::plain("f36").await;
     let (worker, server) = (t.courier().await, t.courier().await);
     let (s, relay) = (session("s"), server.relay());
     let (k1, k2) = (asking(&worker, ask(&s, "k1")).await, asking(&worker, ask(&s, "k2")).await);

@@ -94,7 +94,7 @@ async fn an_answer_and_a_withdrawal_at_once_end_the_same_for_all() {
 /// The answer's ring is lost on its way: the slow look finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_signal_is_lost_is_found_by_the_next_look() {
-    let t = Fixture::new("lost_signal").await;
+    let t = Fixture::plain("lost_signal").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (worker, server) = (t.connect_to(proxy.url()).await, t.courier().await);
     let s = session("s");
@@ -111,7 +111,7 @@ async fn an_answer_whose_signal_is_lost_is_found_by_the_next_look() {
 /// Both connections of the worker are away while the client answers: the worker hears it when they are back.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_given_while_the_worker_is_cut_off_is_heard_after_the_reconnect() {
-    let t = Fixture::new("cut_off").await;
+    let t = Fixture::plain("cut_off").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (worker, server) = (t.connect_to(proxy.url()).await, t.courier().await);
     let s = session("s");
@@ -135,7 +135,7 @@ async fn an_answer_given_while_the_worker_is_cut_off_is_heard_after_the_reconnec
 /// The server side is cut off when the client answers: the answer is kept until it can be stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_the_server_cannot_store_yet_is_stored_later() {
-    let t = Fixture::new("store_later").await;
+    let t = Fixture::plain("store_later").await;
     let proxy = Proxy::start(t.server.url()).await;
     let (worker, server) = (t.courier().await, t.connect_to(proxy.url()).await);
     let (s, client) = (session("s"), Client::silent());
@@ -158,7 +158,7 @@ async fn an_answer_that_the_server_cannot_store_yet_is_stored_later() {
 /// The answer was stored and the reply was lost: the repeated call is the same answer, not a second one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_reply_is_lost_is_repeated_as_the_same_answer() {
-    let t = Fixture::new("reply_lost").await;
+    let t = Fixture::plain("reply_lost").await;
     let proxy = Proxy::start(t.server.url()).await;
     let worker = t.courier().await;
     let builder = t.builder().call_timeout(Duration::from_millis(300));

@@ -133,6 +133,16 @@ impl Running {
         self.signal("-TERM").await;
     }
 
+    /// SIGSTOP: it stands still with everything open.
+    pub async fn sigstop(&self) {
+        self.signal("-STOP").await;
+    }
+
+    /// SIGCONT: it goes on as if no time had passed.
+    pub async fn sigcont(&self) {
+        self.signal("-CONT").await;
+    }
+
     /// What Ctrl-C sends.
     pub async fn sigint(&self) {
         self.signal("-INT").await;

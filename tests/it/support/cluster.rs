@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 
 use super::binary::{self, Process};
+use super::ready::free_port;
 use super::server;
 use super::wait::wait_until;
 
@@ -13,6 +14,8 @@ use super::wait::wait_until;
 #[derive(Debug)]
 pub struct Cluster {
     pub nodes: Vec<Process>,
+    /// Where they speak TLS; empty without it. Their other ports are there as well.
+    pub tls_ports: Vec<u16>,
 }
 
 /// Half-open ranges of a third of the slots each.
@@ -33,6 +36,16 @@ async fn raw_of(port: u16) -> MultiplexedConnection {
 impl Cluster {
     /// Up, all slots served, all replicas in sync. A node that is silent for `node_timeout` is taken for dead.
     pub async fn start(program: &Path, node_timeout: Duration, extra: &[&str]) -> Result<Self, String> {
+        Self::start_with(program, node_timeout, extra, &[]).await
+    }
+
+    /// The same; with options that name certificates (`--tls-cert-file`, its file, …) all nodes speak TLS with each other.
+    pub async fn start_with(
+        program: &Path,
+        node_timeout: Duration,
+        extra: &[&str],
+        certificates: &[String],
+    ) -> Result<Self, String> {
         let timeout = node_timeout.as_millis().to_string();
         let mut options: Vec<String> = ["--cluster-enabled", "yes", "--cluster-node-timeout", &timeout]
             .into_iter()
@@ -40,11 +53,21 @@ impl Cluster {
             .map(str::to_owned)
             .collect();
         options.extend(extra.iter().map(|&w| w.to_owned()));
-        let mut nodes = Vec::new();
+        let (mut nodes, mut tls_ports) = (Vec::new(), Vec::new());
         for _ in 0..6 {
+            let mut options = options.clone();
+            if !certificates.is_empty() {
+                let port = free_port();
+                options.extend(
+                    ["--tls-cluster", "yes", "--tls-replication", "yes", "--tls-port"].map(str::to_owned),
+                );
+                options.push(port.to_string());
+                options.extend_from_slice(certificates);
+                tls_ports.push(port);
+            }
             nodes.push(Process::start(program, &options).await?);
         }
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, tls_ports };
         cluster.form().await?;
         Ok(cluster)
     }
@@ -60,7 +83,7 @@ impl Cluster {
             add.arg("ADDSLOTS").arg(&slots);
             add.exec_async(&mut raws[n]).await.map_err(|e| e.to_string())?;
         }
-        let first = self.nodes[0].port.to_string();
+        let first = self.tls_ports.first().unwrap_or(&self.nodes[0].port).to_string();
         for (n, raw) in raws.iter_mut().enumerate() {
             let epoch = (n + 1).to_string();
             ask::<String>(raw, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
@@ -120,6 +143,12 @@ impl Cluster {
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes.iter().map(|n| format!("127.0.0.1:{}", n.port)).collect();
         format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// The same over TLS.
+    pub fn tls_url(&self) -> String {
+        let hosts: Vec<String> = self.tls_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("rediss+cluster://{}", hosts.join(","))
     }
 
     /// The node with that port.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::binary::{self, Process};
+use super::ready::free_port;
 use super::server;
 use super::wait::wait_until;
 
@@ -15,6 +16,8 @@ pub const NAME: &str = "trio";
 pub struct Trio {
     pub servers: Vec<Process>,
     pub sentinels: Vec<Process>,
+    /// Where the sentinels speak TLS; empty without it. Their other port, and the servers', is there as well.
+    pub tls_ports: Vec<u16>,
 }
 
 /// How a trio is set up.
@@ -28,17 +31,33 @@ pub struct Setup<'a> {
     pub sentinels: &'a [&'a str],
     /// A password of the servers, and of the sentinels.
     pub passwords: Option<(&'a str, &'a str)>,
+    /// Options that name certificates (`--tls-cert-file`, its file, …): everybody speaks TLS with everybody.
+    pub tls: &'a [String],
 }
 
 impl Default for Setup<'_> {
     fn default() -> Self {
         // Longer than any test on a busy machine: nothing fails over unless it is asked to.
-        Self { down_after: Duration::from_secs(60), servers: &[], sentinels: &[], passwords: None }
+        Self { down_after: Duration::from_secs(60), servers: &[], sentinels: &[], passwords: None, tls: &[] }
     }
 }
 
+/// Options of a server that others reach over TLS on that port.
+pub fn tls_options(certificates: &[String], port: u16) -> Vec<String> {
+    let mut options = vec!["--tls-port".to_owned(), port.to_string()];
+    options.extend(["--tls-replication", "yes"].map(str::to_owned));
+    options.extend_from_slice(certificates);
+    options
+}
+
 /// The command line of a sentinel, and its file in `folder`: it writes there what it learns.
-fn sentinel_command(program: &Path, folder: &Path, port: u16, master: u16, setup: &Setup<'_>) -> Vec<String> {
+fn sentinel_command(
+    program: &Path,
+    folder: &Path,
+    (port, tls_port): (u16, Option<u16>),
+    master: u16,
+    setup: &Setup<'_>,
+) -> Vec<String> {
     let mut text = format!(
         "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {NAME} 127.0.0.1 {master} 2\n\
          sentinel down-after-milliseconds {NAME} {}\nsentinel failover-timeout {NAME} 3000\n",
@@ -47,6 +66,11 @@ fn sentinel_command(program: &Path, folder: &Path, port: u16, master: u16, setup
     );
     if let Some((servers, sentinels)) = setup.passwords {
         text += &format!("sentinel auth-pass {NAME} {servers}\nrequirepass {sentinels}\n");
+    }
+    if let Some(tls_port) = tls_port {
+        for option in tls_options(setup.tls, tls_port).chunks(2) {
+            text += &format!("{} {}\n", option[0].trim_start_matches('-'), option[1]);
+        }
     }
     for line in setup.sentinels {
         text += line;
@@ -65,16 +89,22 @@ impl Trio {
         if let Some((password, _)) = setup.passwords {
             options.extend(["--requirepass", password, "--masterauth", password].map(str::to_owned));
         }
-        let master = Process::start(program, &options).await?;
-        let port = master.port;
+        let tls = || if setup.tls.is_empty() { None } else { Some(free_port()) };
+        let with_tls = |port: Option<u16>| port.map_or_else(Vec::new, |port| tls_options(setup.tls, port));
+        let tls_port = tls();
+        let master = Process::start(program, &[options.clone(), with_tls(tls_port)].concat()).await?;
+        let port = tls_port.unwrap_or(master.port);
         let of: Vec<String> = ["--replicaof".to_owned(), "127.0.0.1".to_owned(), port.to_string()].into();
-        let replica = Process::start(program, &[options, of].concat()).await?;
-        let mut sentinels = Vec::new();
+        let replica = Process::start(program, &[options, with_tls(tls()), of].concat()).await?;
+        let (mut sentinels, mut tls_ports) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let command = |folder: &Path, at: u16| sentinel_command(program, folder, at, port, &setup);
+            let tls_port = tls();
+            let command =
+                |folder: &Path, at: u16| sentinel_command(program, folder, (at, tls_port), port, &setup);
             sentinels.push(Process::start_as(program, command).await?);
+            tls_ports.extend(tls_port);
         }
-        let trio = Self { servers: vec![master, replica], sentinels };
+        let trio = Self { servers: vec![master, replica], sentinels, tls_ports };
         let (password, sentinel_password) = setup.passwords.unwrap_or_default();
         trio.wait_in_sync(password, sentinel_password).await;
         Ok(trio)
@@ -116,6 +146,12 @@ impl Trio {
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
         format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+    }
+
+    /// The same over TLS.
+    pub fn tls_url(&self) -> String {
+        let hosts: Vec<String> = self.tls_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("rediss+sentinel://{}/{NAME}", hosts.join(","))
     }
 
     /// The port that the sentinels name now.
