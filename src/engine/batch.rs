@@ -1,15 +1,19 @@
 //! Many callers, one script call: requests that meet while a call is on its way travel together in the next one.
 //!
-//! Nothing waits for a batch to fill up. A lone request is sent at once; the batch grows with the load.
+//! A lone request is sent at once, and so is the next one, while the call before it is small. Where many come, those of one
+//! round trip travel together: few large calls cost the server less than many small ones, and the answer is there sooner.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 use crate::{Error, Result};
+
+/// A call with so many requests is a large one: others wait for its answer, unless they would fill a call of their own.
+const LARGE: usize = 4;
 
 type Replies<R> = Pin<Box<dyn Future<Output = Result<Vec<Result<R>>>> + Send>>;
 type Waiting<Q, R> = (Q, Answer<R>);
@@ -46,6 +50,15 @@ struct Shared<Q, R> {
 struct Queue<Q, R> {
     waiting: VecDeque<Waiting<Q, R>>,
     in_flight: usize,
+    /// Requests in those calls.
+    carried: usize,
+}
+
+impl<Q, R> Queue<Q, R> {
+    /// Whether another call may start beside those on their way.
+    fn has_room(&self, calls: usize, most: usize) -> bool {
+        self.in_flight < calls && (self.in_flight == 0 || self.carried < LARGE || self.waiting.len() >= most)
+    }
 }
 
 impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
@@ -67,7 +80,7 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
         calls: usize,
         run: impl Fn(Vec<Q>) -> Replies<R> + Send + Sync + 'static,
     ) -> Self {
-        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0 });
+        let queue = Mutex::new(Queue { waiting: VecDeque::new(), in_flight: 0, carried: 0 });
         Self(Arc::new(Shared { op, most, most_weight, weight, calls, run: Box::new(run), queue }))
     }
 
@@ -77,12 +90,13 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
         let shared = &self.0;
         let answered = {
             let mut queue = shared.lock();
-            if queue.in_flight < shared.calls && queue.waiting.is_empty() {
+            if queue.waiting.is_empty() && queue.has_room(shared.calls, shared.most) {
                 queue.in_flight += 1;
+                queue.carried += 1;
                 Err(request)
             } else {
                 let (answer, answered) = oneshot::channel();
-                queue.waiting.push_back((request, Answer::Wait(answer)));
+                shared.enqueue(queue, (request, Answer::Wait(answer)));
                 Ok(answered)
             }
         };
@@ -105,16 +119,7 @@ impl<Q: Send + 'static, R: Send + 'static> Batcher<Q, R> {
     /// The same without anybody waiting, and so without a task for each: `tell` runs with the answer and must not block.
     /// A request that the end of the runtime drops is answered as closed.
     pub(super) fn tell(&self, request: Q, tell: impl FnOnce(Result<R>) + Send + 'static) {
-        let start = {
-            let mut queue = self.0.lock();
-            queue.waiting.push_back((request, Answer::Tell(Box::new(tell))));
-            let start = queue.in_flight < self.0.calls;
-            queue.in_flight += usize::from(start);
-            start
-        };
-        if start {
-            tokio::spawn(self.0.clone().drain());
-        }
+        self.0.enqueue(self.0.lock(), (request, Answer::Tell(Box::new(tell))));
     }
 }
 
@@ -124,6 +129,7 @@ struct Turn<'a, Q: Send + 'static, R: Send + 'static>(&'a Arc<Shared<Q, R>>);
 impl<Q: Send + 'static, R: Send + 'static> Drop for Turn<'_, Q, R> {
     fn drop(&mut self) {
         let mut queue = self.0.lock();
+        queue.carried -= 1;
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) if !queue.waiting.is_empty() => {
                 drop(queue);
@@ -139,8 +145,21 @@ impl<Q: Send + 'static, R: Send + 'static> Drop for Turn<'_, Q, R> {
     }
 }
 
+impl<Q: Send + 'static, R: Send + 'static> Shared<Q, R> {
+    /// Waits for a call, or starts one where there is room for another.
+    fn enqueue(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue<Q, R>>, one: Waiting<Q, R>) {
+        queue.waiting.push_back(one);
+        let start = queue.has_room(self.calls, self.most);
+        queue.in_flight += usize::from(start);
+        drop(queue);
+        if start {
+            tokio::spawn(self.clone().drain());
+        }
+    }
+}
+
 impl<Q, R> Shared<Q, R> {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queue<Q, R>> {
+    fn lock(&self) -> MutexGuard<'_, Queue<Q, R>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -148,9 +167,14 @@ impl<Q, R> Shared<Q, R> {
         Error::Reply { op: self.op, got: format!("{got} answers for {wanted} requests") }
     }
 
-    /// The next call's requests, or none: then this caller's turn is over.
-    fn next(&self) -> Vec<Waiting<Q, R>> {
+    /// The next call's requests, or none: then this caller's turn is over. `carried`: those of its last call.
+    fn next(&self, carried: usize) -> Vec<Waiting<Q, R>> {
         let mut queue = self.lock();
+        queue.carried -= carried;
+        queue.in_flight -= 1;
+        if queue.waiting.is_empty() || !queue.has_room(self.calls, self.most) {
+            return Vec::new();
+        }
         let (mut n, mut weight) = (0, 0);
         for (request, _) in queue.waiting.iter().take(self.most) {
             weight += (self.weight)(request);
@@ -159,18 +183,19 @@ impl<Q, R> Shared<Q, R> {
             }
             n += 1;
         }
-        if n == 0 {
-            queue.in_flight -= 1;
-        }
+        queue.in_flight += 1;
+        queue.carried += n;
         queue.waiting.drain(..n).collect()
     }
 
     async fn drain(self: Arc<Self>) {
+        let mut carried = 0;
         loop {
-            let batch = self.next();
+            let batch = self.next(carried);
             if batch.is_empty() {
                 return;
             }
+            carried = batch.len();
             let (requests, answers): (Vec<Q>, Vec<_>) = batch.into_iter().unzip();
             match (self.run)(requests).await {
                 Ok(replies) if replies.len() == answers.len() => {
