@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use mcp_courier::{Courier, MessageId, PushStatus, SinkError};
 
+use crate::support::capture::Capture;
 use crate::support::fixture::{Fixture, Recorder, push, session, wait_pending};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::wait::wait_until;
@@ -271,34 +272,52 @@ async fn f18_a_requeue_that_is_cut_anywhere_loses_nothing() {
     t.finish().await;
 }
 
-/// F22: the listener fails for good while commands would still pass. Its lease lapses, asking for the subscription says
-/// so, and another replica takes over.
+/// F22: ten sessions of a replica whose connections break hear again within two seconds, with a line in the log and a count
+/// for each link. Then its listener fails for good while commands would still pass: its lease lapses, asking for the
+/// subscription says so, and another replica takes over.
 #[tokio::test]
 async fn f22_a_listener_that_cannot_hear_does_not_look_alive() {
+    let capture = Capture::start();
     let (t, proxy) = behind_proxy("f22").await;
     let a = t.builder().connect(proxy.url()).await.expect("connected");
     let b = t.courier().await;
-    let s = session("s");
+    let sessions: Vec<_> = (0..10).map(|n| session(&format!("s{n}"))).collect();
     let (on_a, on_b) = (Recorder::new(), Recorder::new());
-    a.subscribers().ensure_running(&s, on_a.clone()).await.expect("claimed");
-    // Once: an error in the middle. It is heard again.
+    for s in &sessions {
+        a.subscribers().ensure_running(s, on_a.clone()).await.expect("claimed");
+    }
+    // Once: an error in the middle. All of them are heard again.
+    let before = a.metrics().reconnects;
     proxy.cut();
-    b.push(push(&s, "transient")).await.expect("queued");
-    on_a.wait_for(1).await;
+    let begin = std::time::Instant::now();
+    for s in &sessions {
+        b.push(push(s, "transient")).await.expect("queued");
+    }
+    on_a.wait_for(10).await;
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    // Of both links, the one that only listens too.
+    wait_until("both links are counted", Duration::from_secs(5), || async {
+        let counted = a.metrics().reconnects - before;
+        if counted == 2 { Ok(()) } else { Err(counted.to_string()) }
+    })
+    .await;
+    assert_eq!(capture.lines_with(&["connection lost, reconnecting"]).len(), 2, "{}", capture.text());
 
     // For good: nothing that names the inbox gets through, so no subscription succeeds and no beat is heard.
     proxy.drop_requests_with(Some(b"SUBSCRIBE"));
     proxy.cut();
     wait_until("the lease lapses", Duration::from_secs(10), || async {
-        let stats = b.stats(&s).await.expect("stats");
+        let stats = b.stats(&sessions[0]).await.expect("stats");
         if stats.owner_alive { Err(format!("{stats:?}")) } else { Ok(()) }
     })
     .await;
     assert!(a.health().doorbell.is_some(), "{:?}", a.health());
-    a.subscribers().ensure_running(&s, on_a.clone()).await.expect_err("cannot hear");
-    b.subscribers().ensure_running(&s, on_b.clone()).await.expect("claimed");
-    b.push(push(&s, "taken over")).await.expect("queued");
-    assert_eq!(on_b.wait_for(1).await, ["taken over"]);
+    a.subscribers().ensure_running(&sessions[0], on_a.clone()).await.expect_err("cannot hear");
+    for s in &sessions {
+        b.subscribers().ensure_running(s, on_b.clone()).await.expect("claimed");
+        b.push(push(s, "taken over")).await.expect("queued");
+    }
+    assert_eq!(on_b.wait_for(10).await, ["taken over"; 10]);
     proxy.drop_requests_with(None);
     b.shutdown(Duration::from_secs(5)).await;
     t.finish().await;
