@@ -21,7 +21,7 @@ use crate::support::fixture::{Fixture, Process};
 use crate::support::wait::wait_until;
 
 const KINDS: [&str; 6] = ["sleeps", "asks", "waits", "breaks", "errs", "panics"];
-const TTL: Duration = Duration::from_secs(8);
+const TTL: Duration = Duration::from_secs(20);
 
 /// How often each leg of each task was run, by task and number: the side effect.
 type Effects = Arc<Mutex<HashMap<(String, u64), usize>>>;
@@ -242,14 +242,18 @@ async fn two_hundred_tasks_over_three_replicas_reach_their_ends_while_workers_an
             more += ran.saturating_sub(1 + usize::from(kind == "panics"));
         }
     }
+    // A call whose answer died with its replica made a task that no client knows: it has its legs like any other.
+    wait_until("no leg is stuck", Duration::from_secs(60), || async {
+        let left: u64 = t.ask(&format!("ZCARD {}", t.key("legs:chaos", ""))).await;
+        if left == 0 { Ok(()) } else { Err(format!("{left} legs")) }
+    })
+    .await;
     over.cancel();
     processes.join_all().await;
     println!("{kills} kills, {more} legs ran again");
     assert!(kills >= 4, "{kills}");
     // A killed worker has its places full, and legs that wait in place beside them.
     assert!(more <= kills * (CONCURRENCY + 40), "{kills} kills, {more} legs ran again");
-    let left: u64 = t.ask(&format!("ZCARD {}", t.key("legs:chaos", ""))).await;
-    assert_eq!(left, 0, "no leg is stuck");
     wait_until("all tasks expired", TTL * 3, || async {
         let left = t.keys().await.into_iter().filter(|(key, _)| key.starts_with("t:")).count();
         if left == 0 { Ok(()) } else { Err(left.to_string()) }

@@ -162,6 +162,10 @@ async fn one_message_reaches_a_thousand_clients_on_three_replicas_and_a_burst_ar
         published.expect("published");
     }
     let took = began.elapsed();
+    // Hints are best effort: a replica that stops may stop before the burst came in.
+    for events in &mut clients {
+        assert_eq!(method(events).await, "notifications/tools/list_changed", "the burst reaches everybody");
+    }
     // What ends the counting: behind the burst on every stream.
     for replica in &replicas {
         replica.sessions.courier().shutdown(Duration::from_secs(10)).await;
@@ -170,14 +174,13 @@ async fn one_message_reaches_a_thousand_clients_on_three_replicas_and_a_burst_ar
     let windows = began.elapsed().as_millis() / 50 + 1;
     let mut most = 0;
     for events in &mut clients {
-        let mut count = 0;
+        let mut count = 1;
         while let Some(event) = events.next().await {
             if event.message["result"].is_object() {
                 break;
             }
             count += 1;
         }
-        assert!(count > 0, "the burst reaches everybody");
         most = most.max(count);
     }
     println!("a burst of 100 in {took:?} arrived as at most {most}");
