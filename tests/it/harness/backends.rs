@@ -102,7 +102,12 @@ async fn a_stranger_called_redis_server_is_not_used() {
     let behind = tempfile::tempdir().expect("another folder");
     let named = behind.path().join("redis-server");
     std::os::unix::fs::symlink(&real, &named).expect("a link");
-    let path = std::env::join_paths([folder.path(), behind.path()]).expect("a path");
+    // What cleans up behind the server is found as ever.
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let all = [folder.path().to_owned(), behind.path().to_owned()]
+        .into_iter()
+        .chain(std::env::split_paths(&others));
+    let path = std::env::join_paths(all).expect("a path");
     let mut command = copy("shared");
     command.env("TEST_REDIS", "binary").env("PATH", path);
     let text = said(&output(command).await);
