@@ -62,11 +62,7 @@ local function take(t, f, address)
   redis.call('HSET', t, 'lease', lease, 'takes', takes, 'attempts', attempt, 'due', now + lease_ms)
   task_extend(t, f, now)
   index_leg(legs, address, now + lease_ms, now, f.expires_ms)
-  local answers = {}
-  for key in string.gmatch(f.asked, '%S+') do
-    answers[#answers + 1] = key
-    answers[#answers + 1] = redis.call('HGET', t, 'o:' .. key) or ''
-  end
+  local answers = task_values(t, 'o:', f.asked)
   local stored = redis.call('HMGET', t, 'call', 'context', 'state')
   return { 'leg', lease, attempt, f.legs, f.expires_ms - now, f.session,
     stored[1] or '', stored[2] or '', stored[3] or '', answers }

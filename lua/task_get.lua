@@ -12,10 +12,5 @@ local t = KEYS[1]
 local f = task_read(t)
 if not f then return { 'none' } end
 local more = redis.call('HMGET', t, 'updated', 'poll', 'message', 'outcome')
-local requests = {}
-for key in string.gmatch(f.open, '%S+') do
-  requests[#requests + 1] = key
-  requests[#requests + 1] = redis.call('HGET', t, 'i:' .. key) or ''
-end
 return { 'task', f.status, f.created_ms, tonumber(more[1]), f.expires_ms, tonumber(more[2]), f.rev,
-  more[3] or '', more[4] or '', requests }
+  more[3] or '', more[4] or '', task_values(t, 'i:', f.open) }

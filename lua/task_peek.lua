@@ -8,26 +8,17 @@
 --           with content also {call, outcome, {key, request, ...}, {key, answer, ...}}
 -- Errors    WRONGTYPE a foreign key is in the way
 -- Cost      O(keys + content)
-local function pairs_of(t, prefix, keys)
-  local found = {}
-  for key in string.gmatch(keys, '%S+') do
-    found[#found + 1] = key
-    found[#found + 1] = redis.call('HGET', t, prefix .. key) or ''
-  end
-  return found
-end
-
 local out = { now_ms() }
 for i, t in ipairs(KEYS) do
   local f, task = task_read(t), {}
   if f then
-    local more = redis.call('HMGET', t, 'updated', 'message', 'retried', 'call', 'outcome')
+    local more = redis.call('HMGET', t, 'updated', 'message', 'retried')
     task = { f.status, f.created_ms, tonumber(more[1]), f.expires_ms, f.rev, f.attempts, f.legs, f.due_ms or 0,
       f.lease or '', f.cancel, f.open, more[2] or '', f.session, more[3] or '' }
     if ARGV[1] == '1' then
-      local n = #task
-      task[n + 1], task[n + 2] = more[4] or '', more[5] or ''
-      task[n + 3], task[n + 4] = pairs_of(t, 'i:', f.open), pairs_of(t, 'o:', f.asked)
+      local content, n = redis.call('HMGET', t, 'call', 'outcome'), #task
+      task[n + 1], task[n + 2] = content[1] or '', content[2] or ''
+      task[n + 3], task[n + 4] = task_values(t, 'i:', f.open), task_values(t, 'o:', f.asked)
     end
   end
   out[i + 1] = task

@@ -35,6 +35,16 @@ local function task_forget(t, keys)
   for key in string.gmatch(keys, '%S+') do redis.call('HDEL', t, 'i:' .. key, 'o:' .. key) end
 end
 
+-- The keys of a list, each with what the task has for it under a prefix: `i:` its request, `o:` its answer.
+local function task_values(t, prefix, keys)
+  local found = {}
+  for key in string.gmatch(keys, '%S+') do
+    found[#found + 1] = key
+    found[#found + 1] = redis.call('HGET', t, prefix .. key) or ''
+  end
+  return found
+end
+
 -- Is the key in a list of keys?
 local function has_key(keys, key)
   return string.find(' ' .. keys .. ' ', ' ' .. key .. ' ', 1, true) ~= nil
