@@ -44,14 +44,17 @@ impl Courier {
     /// # Cancel safety
     /// Reads only.
     pub async fn server_info(&self) -> Result<ServerInfo> {
-        read(&self.core.cmd).await
+        read(&self.core.cmd, &[AT_CONNECT, &["stats"]].concat()).await
     }
 }
 
-pub(crate) async fn read(cmd: &Commands) -> Result<ServerInfo> {
+/// What a connect looks at; the rest is for people.
+const AT_CONNECT: &[&str] = &["server", "memory", "persistence", "replication"];
+
+async fn read(cmd: &Commands, sections: &[&str]) -> Result<ServerInfo> {
     let mut text = String::new();
     // One section a call: servers before 7.0 take no more.
-    for section in ["server", "memory", "persistence", "replication", "stats"] {
+    for section in sections {
         let mut info = redis::cmd("INFO");
         info.arg(section);
         match cmd.raw("connect", info).await {
@@ -111,7 +114,7 @@ async fn has_shard_channels(cmd: &Commands) -> Result<bool> {
 
 /// At connect: a server that cannot work is refused by name, one that may lose messages is warned about.
 pub(crate) async fn check(cmd: &Commands, cluster: bool) -> Result<()> {
-    let info = read(cmd).await?;
+    let info = read(cmd, AT_CONNECT).await?;
     let Some(version) = &info.version else {
         tracing::warn!("the server's version and eviction policy cannot be read (no right to INFO)");
         if cluster && !has_shard_channels(cmd).await? {
