@@ -37,7 +37,7 @@ pub(super) enum Kind {
 /// Where a Cluster is entered, and how its nodes are reached.
 #[cfg(feature = "cluster")]
 pub(super) struct Nodes {
-    pub(super) seeds: Vec<super::cluster::Place>,
+    pub(super) seeds: Vec<Place>,
     /// A node that was checked to be usable; every other differs in its address only.
     pub(super) client: redis::Client,
 }
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Endpoint {
 }
 
 /// A server's host and port.
-pub(super) type Place = (String, u16);
+pub(crate) type Place = (String, u16);
 
 /// Where pushed frames go. Called inside the connection's driver: it must not block.
 pub(crate) type PushHandler = Arc<dyn Fn(PushInfo) + Send + Sync>;
@@ -79,7 +79,7 @@ impl Endpoint {
 
     /// Where a Cluster is entered.
     #[cfg(feature = "cluster")]
-    pub(super) fn seeds(&self) -> &[super::cluster::Place] {
+    pub(super) fn seeds(&self) -> &[Place] {
         match &self.kind {
             Kind::Cluster(nodes) => &nodes.seeds,
             _ => &[],
@@ -88,7 +88,7 @@ impl Endpoint {
 
     /// One node of a Cluster.
     #[cfg(feature = "cluster")]
-    pub(super) fn node(&self, place: &super::cluster::Place) -> Self {
+    pub(super) fn node(&self, place: &Place) -> Self {
         let kind = match &self.kind {
             Kind::Cluster(nodes) => Kind::Server(Box::new(nodes.at(place))),
             other => other.clone(),
@@ -228,7 +228,7 @@ pub(super) fn with(info: ConnectionInfo, credentials: &Credentials) -> Connectio
 
 #[cfg(feature = "cluster")]
 impl Nodes {
-    fn at(&self, place: &super::cluster::Place) -> redis::Client {
+    fn at(&self, place: &Place) -> redis::Client {
         let info = self.client.get_connection_info().clone();
         let addr = moved(info.addr(), place);
         // Settings that were usable for one address are for another one.
@@ -238,7 +238,7 @@ impl Nodes {
 
 /// The same kind of address elsewhere.
 #[cfg(any(feature = "sentinel", feature = "cluster"))]
-pub(super) fn moved(addr: &redis::ConnectionAddr, (host, port): &(String, u16)) -> redis::ConnectionAddr {
+pub(super) fn moved(addr: &redis::ConnectionAddr, (host, port): &Place) -> redis::ConnectionAddr {
     use redis::ConnectionAddr::{Tcp, TcpTls};
     match addr.clone() {
         TcpTls { insecure, tls_params, .. } => {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Endpoint;
+use super::endpoint::Place;
 use super::failure::from_redis;
 use crate::{Error, Result};
 
@@ -41,7 +42,7 @@ pub(crate) struct Up {
     pub(crate) generation: u64,
     pub(crate) connection: MultiplexedConnection,
     /// Where it leads, when that was asked for.
-    place: Option<(String, u16)>,
+    place: Option<Place>,
     /// Cancelled when the connection is given up: what waits for an answer over it need not wait to the end.
     pub(crate) over: CancellationToken,
 }

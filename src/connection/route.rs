@@ -4,6 +4,7 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::endpoint::Place;
 use super::failure::{connection_over, demoted, replaced_perhaps};
 use super::link::Up;
 use super::{Endpoint, Link};
@@ -63,7 +64,7 @@ impl Route {
         &self,
         op: &'static str,
         _key: Option<&[u8]>,
-        _asked: Option<&(String, u16)>,
+        _asked: Option<&Place>,
         deadline: Instant,
     ) -> Result<Ready> {
         match self {
@@ -87,7 +88,7 @@ impl Route {
 
     /// What an error says about the way: a connection that is of no use is given up, another map is learned. Answers
     /// where the same call should be sent now: `Some(None)` the same way again, `Some(Some(node))` to that node.
-    pub(super) fn learn(&self, ready: &Ready, e: &RedisError) -> Option<Option<(String, u16)>> {
+    pub(super) fn learn(&self, ready: &Ready, e: &RedisError) -> Option<Option<Place>> {
         if connection_over(e) || demoted(e) {
             self.broken(ready);
         }

@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::endpoint::{client, moved, with};
+use super::endpoint::{Place, client, moved, with};
 use super::failure::from_redis;
 use super::{Credentials, Tls};
 use crate::{Error, Result};
@@ -21,9 +21,6 @@ use crate::{Error, Result};
 const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 /// While a master does not answer: how often the sentinels are asked whether it is still the master.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
-
-/// A master's host and port.
-pub(super) type Place = (String, u16);
 
 pub(crate) struct Sentinel {
     /// The master's name among the sentinels.

@@ -20,13 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::bell::{ClusterBell, Generations};
 use self::slots::Slots;
+pub(crate) use super::endpoint::Place;
 use super::failure::from_redis;
 use super::link::Up;
 use super::{Endpoint, Link};
 use crate::{Error, Result};
-
-/// A node's host and port.
-pub(crate) type Place = (String, u16);
 
 /// A node that has not told its map by then is not waited for.
 const ANSWER_WITHIN: Duration = Duration::from_millis(700);
