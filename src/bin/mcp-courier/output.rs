@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use base64::Engine as _;
 use mcp_courier::Error;
@@ -71,6 +72,14 @@ impl From<io::Error> for Failure {
             return Self { code: 0, why: String::new() };
         }
         Self { code: FAILED, why: e.to_string() }
+    }
+}
+
+/// A time for people: in milliseconds up to ten seconds, then in days, hours, minutes, seconds.
+pub fn time(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{ms}ms"),
+        _ => humantime::format_duration(Duration::from_secs(ms / 1000)).to_string().replace(' ', ""),
     }
 }
 

@@ -78,7 +78,6 @@ fn table(sessions: &[SessionStats]) -> Result<(), Failure> {
 fn age(ms: u64) -> String {
     match ms {
         0 => "-".into(),
-        1..10_000 => format!("{ms}ms"),
-        _ => humantime::format_duration(Duration::from_secs(ms / 1000)).to_string().replace(' ', ""),
+        _ => output::time(ms),
     }
 }

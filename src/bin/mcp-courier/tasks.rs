@@ -1,14 +1,13 @@
 //! `mcp-courier tasks`.
 
 use std::io;
-use std::time::Duration;
 
 use clap::Subcommand;
 use mcp_courier::tasks::{Scope, TaskCancel, TaskRetry, TaskSummary, Tasks};
 use serde_json::json;
 
 use crate::args::Server;
-use crate::output::{self, Failure};
+use crate::output::{self, Failure, time};
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
@@ -215,11 +214,4 @@ fn said(json: bool, task: &ChosenTask, done: &str, text: &str, new: Option<&str>
         return output::json(&json!({ "task_id": task.id, "done": done, "new_task_id": new }));
     }
     output::line(text)
-}
-
-fn time(ms: u64) -> String {
-    match ms {
-        0..10_000 => format!("{ms}ms"),
-        _ => humantime::format_duration(Duration::from_secs(ms / 1000)).to_string().replace(' ', ""),
-    }
 }
