@@ -10,22 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// `$1` the folder, then the server's command line. Answers each order with the server's pid, empty when there is none.
-const SUPERVISE: &str = r#"
-d=$1; shift; p=
-while read -r order; do
-  case $order in
-    start)  "$@" </dev/null >>"$d/log" 2>&1 & p=$! ;;
-    kill)   kill -9 "$p"; wait "$p"; p= ;;
-    stop)   kill -CONT "$p"; kill -TERM "$p"; wait "$p"; p= ;;
-    pause)  kill -STOP "$p" ;;
-    resume) kill -CONT "$p" ;;
-  esac 2>/dev/null
-  echo "$p"
-done
-if [ -n "$p" ]; then kill -9 "$p"; wait "$p"; fi 2>/dev/null
-rm -rf "$d"
-"#;
+/// What `sh` does, as for the servers of the command `soak`.
+const SUPERVISE: &str = include_str!("../../../src/bin/mcp-courier/soak/servers/keeper.sh");
 
 /// Runs `$1`, a shell text with the rest as its arguments, once its input ends.
 const AT_THE_END: &str = r#"t=$1; shift; while read -r _; do :; done; eval "$t""#;

@@ -15,22 +15,8 @@ use tokio::sync::Mutex;
 use super::raw::{self, field};
 use crate::output::Failure;
 
-/// `$1` the folder, then the command line. Answers each order with the server's pid, empty when there is none.
-const KEEPER: &str = r#"
-d=$1; shift; p=
-while read -r order; do
-  case $order in
-    start)  "$@" </dev/null >>"$d/log" 2>&1 & p=$! ;;
-    kill)   kill -9 "$p"; wait "$p"; p= ;;
-    stop)   kill -CONT "$p"; kill -TERM "$p"; wait "$p"; p= ;;
-    pause)  kill -STOP "$p" ;;
-    resume) kill -CONT "$p" ;;
-  esac 2>/dev/null
-  echo "$p"
-done
-if [ -n "$p" ]; then kill -9 "$p"; wait "$p"; fi 2>/dev/null
-rm -rf "$d"
-"#;
+/// What `sh` does. The tests of the library keep their servers by it too.
+const KEEPER: &str = include_str!("keeper.sh");
 
 /// What is done to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
