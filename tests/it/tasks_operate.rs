@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mcp_courier::tasks::{
-    InputRequired, Leg, LegOutcome, NewTask, Scope, TaskRetry, TaskStage, TaskStatus, TaskSummary, Tasks,
+    InputRequired, Leg, LegOutcome, NewTask, Scope, TaskHandler, TaskRetry, TaskStage, TaskStatus,
+    TaskSummary, Tasks,
 };
 use mcp_courier::{CancellationToken, Courier, Error};
 use serde_json::json;
 
 use crate::support::fixture::Fixture;
+use crate::support::wait::wait_until;
 use crate::tasks::{answer, ms, scope, tasks, text, text_of, wait_count, wait_status};
 
 /// All pages, each task once.
@@ -42,6 +44,27 @@ async fn handle(leg: Leg) -> LegOutcome {
     }
 }
 
+/// Until a task stands there.
+async fn wait_stage(tasks: &Tasks, scope: &Scope, id: &str, stage: TaskStage) -> TaskSummary {
+    wait_until(&stage.to_string(), ms(5000), || async {
+        let task = tasks.summary(scope, id).await.expect("there");
+        if task.stage == stage { Ok(task) } else { Err(format!("{task:?}")) }
+    })
+    .await
+}
+
+/// Fails until all is well; then its result is its call.
+fn fails_until(well: &CancellationToken) -> impl TaskHandler + use<> {
+    let well = well.clone();
+    move |leg: Leg| {
+        let fails = !well.is_cancelled();
+        async move {
+            let call = String::from_utf8_lossy(&leg.call).into_owned();
+            if fails { LegOutcome::error(-32000, "the disk is full") } else { text(&call) }
+        }
+    }
+}
+
 #[tokio::test]
 async fn operators_see_every_task_of_a_group_with_its_scope_and_stage_and_nothing_of_its_content() {
     let t = Fixture::new("tasks_operate").await;
@@ -65,11 +88,7 @@ async fn operators_see_every_task_of_a_group_with_its_scope_and_stage_and_nothin
     }
     for key in made.iter().filter(|(_, stage)| **stage == TaskStage::Running).map(|(key, _)| key) {
         let scope = if key.0.is_empty() { &nobody } else { &u };
-        crate::support::wait::wait_until("it runs", ms(5000), || async {
-            let task = tasks.summary(scope, &key.1).await.expect("there");
-            if task.stage == TaskStage::Running { Ok(()) } else { Err(format!("{task:?}")) }
-        })
-        .await;
+        wait_stage(&tasks, scope, &key.1, TaskStage::Running).await;
     }
     let late = tasks.create(NewTask::new(&u, "later").delay(ms(60_000)).ttl(ms(90_000))).await.expect("made");
     made.insert((u.as_str().to_owned(), late.task_id.clone()), TaskStage::Queued);
@@ -173,7 +192,7 @@ async fn a_leg_that_waits_for_its_backoff_starts_at_once_when_it_is_retried() {
     let u = scope("u");
     let id = tasks.create(NewTask::new(&u, "x").ttl(ms(30_000))).await.expect("made").task_id;
     wait_count("it failed once", &attempts, 1).await;
-    let stuck = crate::support::wait::wait_until("its backoff is stored", ms(5000), || async {
+    let stuck = wait_until("its backoff is stored", ms(5000), || async {
         let task = tasks.summary(&u, &id).await.expect("there");
         if task.stage == TaskStage::Queued && task.attempts == 1 {
             Ok(task)
@@ -197,17 +216,7 @@ async fn a_failed_task_stays_failed_and_its_work_begins_again_as_one_new_task() 
     let t = Fixture::new("tasks_retry_failed").await;
     let tasks = tasks(&t.courier().await);
     let well = CancellationToken::new();
-    let handler = {
-        let well = well.clone();
-        move |leg: Leg| {
-            let fails = !well.is_cancelled();
-            async move {
-                let call = String::from_utf8_lossy(&leg.call).into_owned();
-                if fails { LegOutcome::error(-32000, "the disk is full") } else { text(&call) }
-            }
-        }
-    };
-    let worker = tasks.worker().start(handler).await.expect("started");
+    let worker = tasks.worker().start(fails_until(&well)).await.expect("started");
     let u = scope("u");
     let id = tasks.create(NewTask::new(&u, "the work").ttl(ms(20_000))).await.expect("made").task_id;
     let failed = wait_status(&tasks, &u, &id, TaskStatus::Failed).await;
@@ -234,11 +243,7 @@ async fn what_runs_or_waits_for_its_client_is_not_retried() {
     wait_status(&tasks, &u, &asks, TaskStatus::InputRequired).await;
     assert_eq!(tasks.retry(&u, &asks).await.expect("asked"), TaskRetry::Refused(TaskStage::InputRequired));
     let runs = tasks.create(NewTask::new(&u, "runs")).await.expect("made").task_id;
-    crate::support::wait::wait_until("it runs", ms(5000), || async {
-        let task = tasks.summary(&u, &runs).await.expect("there");
-        if task.stage == TaskStage::Running { Ok(()) } else { Err(format!("{task:?}")) }
-    })
-    .await;
+    wait_stage(&tasks, &u, &runs, TaskStage::Running).await;
     assert_eq!(tasks.retry(&u, &runs).await.expect("asked"), TaskRetry::Refused(TaskStage::Running));
     tasks.cancel(&u, &runs).await.expect("asked");
     wait_status(&tasks, &u, &runs, TaskStatus::Cancelled).await;
@@ -262,17 +267,7 @@ async fn an_encrypted_task_is_made_again_with_its_keys_only() {
     let plain = tasks(&courier);
     let sealed = plain.clone().encrypted(KeyRing::new("k1", [7; 32]).expect("a ring"));
     let well = CancellationToken::new();
-    let handler = {
-        let well = well.clone();
-        move |leg: Leg| {
-            let fails = !well.is_cancelled();
-            async move {
-                let call = String::from_utf8_lossy(&leg.call).into_owned();
-                if fails { LegOutcome::error(-32000, "no") } else { text(&call) }
-            }
-        }
-    };
-    let worker = sealed.worker().start(handler).await.expect("started");
+    let worker = sealed.worker().start(fails_until(&well)).await.expect("started");
     let u = scope("u");
     let id = sealed.create(NewTask::new(&u, "a secret").ttl(ms(20_000))).await.expect("made").task_id;
     wait_status(&plain, &u, &id, TaskStatus::Failed).await;
