@@ -59,6 +59,7 @@ mod partitions;
 mod prepared;
 mod push;
 mod record;
+mod refusal;
 mod registry;
 pub mod relay;
 mod replicas;

@@ -143,7 +143,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
         match &failing {
             None => told.clear(),
             Some(e) => {
-                let why = e.to_string();
+                let why = e.trouble();
                 if why != told {
                     tracing::warn!(error = %e, "no heartbeat, trying on");
                     told = why;

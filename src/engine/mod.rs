@@ -21,6 +21,7 @@ mod shutdown;
 mod signals;
 mod sweeper;
 mod topic_keeper;
+mod trouble;
 mod wake;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub(crate) struct Engine {
     /// Heartbeats on their way, by partition.
     echoes: Box<[beat::Echo]>,
     health: beat::Pulse,
+    /// What the server refuses to all sessions, told once.
+    trouble: trouble::Trouble,
     closing: AtomicBool,
     /// A session was found without its owner: others may have lost theirs as well.
     owners_lost: AtomicBool,
@@ -76,6 +79,7 @@ impl Engine {
             bell: OnceCell::new(),
             echoes: core.partitions.iter().map(|_| beat::Echo::default()).collect(),
             health: beat::Pulse::default(),
+            trouble: trouble::Trouble::default(),
             closing: AtomicBool::new(false),
             owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),

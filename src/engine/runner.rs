@@ -70,9 +70,9 @@ pub(super) struct Runner {
     fetched: Instant,
     /// Receipts of what was delivered and not acked yet, oldest first.
     delivered: Vec<Bytes>,
-    /// Failures of the server in a row, and the last one told.
+    /// Failures of the server in a row, and the last one told of this session alone.
     failures: u32,
-    told: String,
+    told: Option<String>,
     /// It ended as it should, and its slot says so.
     at_rest: bool,
 }
@@ -102,7 +102,7 @@ impl Runner {
             fetched: Instant::now(),
             delivered: Vec::new(),
             failures: 0,
-            told: String::new(),
+            told: None,
             at_rest: false,
         })
     }
@@ -414,15 +414,26 @@ impl Runner {
         }
     }
 
-    /// The server refuses or is away: back off and go on. Told once for each reason, not for each try.
+    /// The server refuses or is away: back off and go on. Told once for each kind of trouble, not for each try; what
+    /// concerns this session alone is told for it, what concerns all of them once for all.
     fn refused(&mut self, e: &Error) -> Step {
         if matches!(e, Error::Closed { .. }) {
             return Step::End(Ended::Stopped);
         }
-        let told = e.to_string();
-        if told != self.told {
+        let own = matches!(e, Error::Reply { .. })
+            || matches!(e, Error::Refused { code, .. } if code == "WRONGTYPE");
+        let news = if own {
+            let kind = Some(e.trouble());
+            std::mem::replace(&mut self.told, kind.clone()) != kind
+        } else {
+            self.engine.trouble.is_news(e)
+        };
+        if news && own {
             tracing::warn!(session = %self.session, error = %e, "the server does not serve this session, trying on");
-            self.told = told;
+        } else if news {
+            tracing::warn!(session = %self.session, error = %e, "the server does not serve its sessions, trying on");
+        } else {
+            tracing::debug!(session = %self.session, error = %e, "not served, trying on");
         }
         let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(LONGEST_PAUSE);
         self.failures += 1;
@@ -430,11 +441,15 @@ impl Runner {
     }
 
     fn recovered(&mut self) {
-        if self.failures > 0 {
-            tracing::info!(session = %self.session, failures = self.failures, "served again");
-            self.failures = 0;
-            self.told.clear();
+        if self.failures == 0 {
+            return;
         }
+        if self.told.take().is_some() || self.engine.trouble.is_over() {
+            tracing::info!(session = %self.session, failures = self.failures, "served again");
+        } else {
+            tracing::debug!(session = %self.session, failures = self.failures, "served again");
+        }
+        self.failures = 0;
     }
 
     /// Sleeps, or less when the doorbell rings (somebody may have taken the session); true when it is time to stop.

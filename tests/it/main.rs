@@ -40,6 +40,7 @@ mod protocol;
 mod pushing;
 mod questions;
 mod races;
+mod refusals;
 mod replicas;
 mod restart;
 mod retry;
