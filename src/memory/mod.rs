@@ -79,6 +79,12 @@ impl Memory {
         memory
     }
 
+    /// Stops the engine's clock at this time. Keys expire by it.
+    #[cfg(test)]
+    pub(crate) fn set_clock_ms(&self, now_ms: u64) {
+        self.0.set_clock_ms(now_ms);
+    }
+
     /// Opens a connection, served by a task on the current Tokio runtime until the other side is dropped.
     pub(crate) fn connect(&self) -> DuplexStream {
         self.0.connect()
