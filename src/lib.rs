@@ -49,6 +49,9 @@ mod doctests;
 mod each;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod keys;
 #[cfg(feature = "memory")]

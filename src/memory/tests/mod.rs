@@ -7,4 +7,4 @@ mod lua;
 mod model;
 mod random;
 mod scripts;
-mod support;
+pub(crate) mod support;
