@@ -84,6 +84,9 @@ impl Courier {
         let (connect, call) = (config.connect_timeout, config.call_timeout);
         let cmd = Commands::open(endpoint.clone(), connect, call, counters.clone(), stop.clone()).await?;
         server_info::check(&cmd, endpoint.is_cluster()).await?;
+        // A missing right shows here, by name, and not in the middle of a script.
+        let first = Partitions::new(&config.prefix, 1);
+        script::probe(&cmd, &first[0].keys, script::Role::Producer).await?;
         let partitions = partitions(&cmd, &config, endpoint.is_cluster()).await?;
         let core = Arc::new(Core {
             partitions: Partitions::new(&config.prefix, partitions),
@@ -96,7 +99,7 @@ impl Courier {
             made_ids: AtomicU64::new(0),
             stop,
         });
-        // A missing right shows here, by name, and not at the first message.
+        // A foreign key in the way of the indexes shows here, and not at the first message.
         script::overview(&core.cmd, &core.partitions[0].keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
         let engine = Engine::new(core.clone());

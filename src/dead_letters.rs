@@ -122,6 +122,10 @@ impl DeadLetters {
     /// A dropped call may have moved some; each is in exactly one of the two places.
     pub async fn requeue(&self, id: Option<&MessageId>) -> Result<u64> {
         let core = &self.courier.core;
+        // Refused in the middle, a letter would be in both places.
+        let keys = core.keys_of(self.sid.as_str());
+        let check = || script::probe(&core.cmd, keys, script::Role::Undertaker);
+        self.courier.repeat("dead_requeue", check, true).await?;
         let mut total = 0;
         loop {
             let moved = self

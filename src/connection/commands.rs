@@ -11,7 +11,7 @@ use super::Endpoint;
 use super::failure::{from_redis, script_missing};
 use super::route::{Ready, Route};
 use crate::metrics::{Counters, add};
-use crate::script::Invocation;
+use crate::script::{self, Invocation};
 use crate::{Error, Result};
 
 /// Redirections that one call follows. More mean that the nodes do not agree: the caller tries again later.
@@ -125,20 +125,26 @@ impl Commands {
     /// One try within the call timeout. A call that timed out marks the connection as broken, since a half-open one
     /// looks just like that; whether it was executed is unknown then.
     pub(crate) async fn run(&self, call: &Invocation) -> Result<Value> {
-        match self.send(call.script.name, call.first_key(), call.command(false)).await {
-            Err(Sent::NoScript) => {
-                match self.send(call.script.name, call.first_key(), call.command(true)).await {
-                    Err(Sent::NoScript) => Err(Error::Refused {
-                        op: call.script.name,
-                        code: "NOSCRIPT".into(),
-                        message: "although the text was sent".into(),
-                    }),
-                    Err(Sent::Failed(e)) => Err(e),
-                    Ok(value) => Ok(value),
-                }
-            }
+        let answer = match self.send(call.script.name, call.first_key(), call.command(false)).await {
+            Err(Sent::NoScript) => self.run_text(call).await,
             Err(Sent::Failed(e)) => Err(e),
             Ok(value) => Ok(value),
+        };
+        match answer {
+            // The server names neither the command nor the key.
+            Err(Error::Refused { op, code, message }) if code == "NOPERM" => {
+                Err(script::explain(self, call, op, message).await)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Runs a script by its text.
+    pub(crate) async fn run_text(&self, call: &Invocation) -> Result<Value> {
+        match self.send(call.script.name, call.first_key(), call.command(true)).await {
+            Ok(value) => Ok(value),
+            Err(Sent::Failed(e)) => Err(e),
+            Err(Sent::NoScript) => Err(forgotten(call)),
         }
     }
 
@@ -229,6 +235,14 @@ fn given_up(op: &'static str, ready: &Ready, after: Duration) -> Error {
 fn ready_by(deadline: Instant) -> Instant {
     let margin = Duration::from_millis(10);
     OPERATION_ENDS.try_with(|ends| *ends - margin).map_or(deadline, |ends| ends.min(deadline))
+}
+
+fn forgotten(call: &Invocation) -> Error {
+    Error::Refused {
+        op: call.script.name,
+        code: "NOSCRIPT".into(),
+        message: "although the text was sent".into(),
+    }
 }
 
 enum Sent {

@@ -100,12 +100,16 @@ impl Engine {
                     }
                 });
                 let core = &self.core;
+                let keys = &core.partitions[0].keys;
+                script::probe(&core.cmd, keys, script::Role::Owner).await?;
                 let inboxes = core.partitions.iter().map(|p| (p.slot, p.keys.inbox(&core.node))).collect();
                 // Until all of it is there, a failure or a dropped call closes the connection again.
                 let serving = self.serving.child_token();
                 let unless_started = serving.clone().drop_guard();
                 let (endpoint, timeout) = (core.endpoint.clone(), core.config.connect_timeout);
-                let bell = Bell::open(&core.cmd, endpoint, timeout, inboxes, hear, serving.clone()).await?;
+                let bell = Bell::open(&core.cmd, endpoint, timeout, inboxes, hear, serving.clone())
+                    .await
+                    .map_err(|e| script::with_pattern(e, keys))?;
                 let mut heard = bell.heard();
                 let seen = heard.now(core.partitions.len()).unwrap_or_default();
                 // The lease is there before the first claim, or a claim would look like that of a dead node.

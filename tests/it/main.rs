@@ -25,6 +25,7 @@ mod crash;
 mod durable;
 mod faults;
 mod harness;
+mod hostile;
 mod inputs;
 #[cfg(feature = "cli")]
 mod kills;
@@ -44,6 +45,7 @@ mod refusals;
 mod replicas;
 mod restart;
 mod retry;
+mod rights;
 mod scale;
 #[cfg(feature = "sentinel")]
 mod sentinel;
