@@ -108,7 +108,14 @@ impl DeadLetters {
                 true,
             )
             .await?;
-        Ok((total, entries.iter().map(DeadLetter::read).collect()))
+        let mut letters: Vec<DeadLetter> = entries.iter().map(DeadLetter::read).collect();
+        for letter in &mut letters {
+            // One that does not open is shown as it is stored.
+            if let Ok(body) = core.config.bodies.open(&self.sid, &letter.id, letter.body.clone().into()) {
+                letter.body = body.into();
+            }
+        }
+        Ok((total, letters))
     }
 
     /// Puts one message, or all with `None`, at the end of the session's queue again, with fresh attempts and the

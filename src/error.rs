@@ -46,6 +46,14 @@ pub enum Error {
         /// The limit that was in force.
         limit: u64,
     },
+    /// This process serves as many sessions as it may.
+    #[error(
+        "this process serves {limit} sessions, its limit; raise `max_sessions`, or serve the session elsewhere"
+    )]
+    TooManySessions {
+        /// The limit.
+        limit: usize,
+    },
     /// The message is queued, and fewer replicas than [`Push::wait_replicas`](crate::Push::wait_replicas) asked for have it.
     #[error(
         "message {id} is queued, and {confirmed} of {wanted} replicas have it after {within:?}; pushing it again with this \

@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod bodies;
 pub mod bridge;
 mod builder;
 mod config;

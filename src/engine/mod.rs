@@ -172,6 +172,10 @@ impl Engine {
                 if unless_open && sessions.get(&sid).is_some_and(|slot| known_closed != Some(slot.serial)) {
                     continue; // Somebody else was faster: ask that one.
                 }
+                let limit = self.core.config.max_sessions;
+                if sessions.len() >= limit && !sessions.contains_key(&sid) {
+                    return Err(Error::TooManySessions { limit });
+                }
                 let slot = Slot {
                     serial,
                     session: session.clone(),

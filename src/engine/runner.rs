@@ -178,7 +178,7 @@ impl Runner {
     }
 
     async fn deliver_next(&mut self) -> Step {
-        let Some(record) = self.batch.pop_front() else { return Step::On };
+        let Some(mut record) = self.batch.pop_front() else { return Step::On };
         let core = self.engine.core.clone();
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
@@ -189,6 +189,14 @@ impl Runner {
         if self.fetched.elapsed() > FRESH && self.is_past(record.expires_ms) {
             self.batch.clear(); // Its time may be over: the server decides, at the next fetch.
             return Step::On;
+        }
+        match core.config.bodies.open(&self.sid, record.id.as_str(), record.body.clone()) {
+            Ok(body) => record.body = body,
+            Err(why) => {
+                tracing::warn!(session = %self.session, id = %record.id, error = %why, "a body cannot be opened, it becomes a dead letter");
+                let attempt = record.attempts.saturating_add(1);
+                return Box::pin(self.failed(record, attempt, true, &why)).await;
+            }
         }
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;

@@ -47,6 +47,8 @@ mod restart;
 mod retry;
 mod rights;
 mod scale;
+#[cfg(feature = "encryption")]
+mod sealed;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod shutdown;
