@@ -26,6 +26,9 @@ local look_again_ms, inboxes, publish, handoff_bytes = tonumber(ARGV[6]), ARGV[7
 
 local pending = redis.call('LLEN', q)
 local now = now_ms()
+-- A receipt is time and id, and letters may share an id: each is put back at a moment of its own.
+local last = pending > 0 and record_parse(redis.call('LINDEX', q, -1))
+local taken = last and last.enqueued_ms < now + 60000 and last.enqueued_ms or 0
 local at, count, word = 0, 0, 'requeued'
 while count < limit do
   local entry = redis.call('LINDEX', dead, at)
@@ -37,7 +40,8 @@ while count < limit do
       break
     end
     -- As if queued now: an owner that died while it lay here was never given it.
-    f.enqueued_ms = now
+    taken = math.max(now, taken + 1)
+    f.enqueued_ms = taken
     local expires = now + ttl_ms
     local n = enqueue(q, s, w, sid, record_restate(record, f, expires, 0, 0, '', ''), expires, now,
       look_again_ms, inboxes, publish, handoff_bytes)

@@ -12,7 +12,8 @@
 -- ARGV[5]   beat             number that travels in the doorbell as `!<beat>`
 -- ARGV[6..] sid epoch        sessions we own, to see if owners were lost or changed: encoded id, epoch of our claim
 -- Replies   {known, heard, now_ms, {owner...}}  known: 1 when the lease was still there, 0 when it had to be made
---           anew; heard: receivers of the doorbell; owner: held | fenced | lost, one for each session
+--           anew; heard: receivers of the doorbell, -1 when the server refuses to publish it; owner: held | fenced |
+--           lost, one for each session
 -- Errors    WRONGTYPE when s or n is a foreign key
 -- Cost      O(log nodes), and O(1) a session
 local s, n = KEYS[1], KEYS[2]
@@ -26,4 +27,4 @@ allow_small_writes(s)
 redis.call('ZADD', n, now + lease_ms, node)
 redis.call('PEXPIRE', n, 3600000 + lease_ms)
 local heard = redis.pcall(publish, inboxes .. node, '!' .. beat)
-return { known, type(heard) == 'number' and heard or 0, now, owners }
+return { known, type(heard) == 'number' and heard or -1, now, owners }

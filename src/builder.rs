@@ -52,6 +52,8 @@ impl Builder {
         max_body_bytes: usize,
         /// Most pending messages of a session; default 10,000.
         max_pending: u64,
+        /// Most sessions that this process serves at a time; default 1,000,000. One more is refused.
+        max_sessions: usize,
         /// What a push does when the queue is full; default [`OnFull::Refuse`].
         on_full: OnFull,
         /// Attempts before a message becomes a dead letter; default 3.
@@ -98,6 +100,21 @@ impl Builder {
     /// otherwise. Default: nobody waits.
     pub fn wait_replicas(mut self, replicas: u32, within: Duration) -> Self {
         self.config.replicas = Some(Replicas { count: replicas, within });
+        self
+    }
+
+    /// Encrypts what is in messages: bodies in Redis and in doorbells, the contents of answers to questions, and, with
+    /// [`Courier::tasks`](crate::Courier::tasks), what [`Tasks::encrypted`](crate::tasks::Tasks::encrypted) says. The ring's
+    /// first key seals; every process of the queues needs the ring.
+    ///
+    /// It fails closed: a body whose key is missing or wrong, one that belongs to another message, and one that is not
+    /// sealed at all, become dead letters with the reason `rejected`, their bytes intact, and reach no sink; an answer like
+    /// that is an error for whoever waits for it. Not encrypted are ids of sessions, messages and questions, coalescing
+    /// keys, trace contexts, error texts, times, the requests that questions store, frames of topics, and what an MCP
+    /// session keeps for another replica.
+    #[cfg(feature = "encryption")]
+    pub fn encryption(mut self, ring: crate::KeyRing) -> Self {
+        self.config.bodies.ring = Some(ring);
         self
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) ttl: Duration,
     pub(crate) dedupe: Duration,
     pub(crate) max_body_bytes: usize,
+    pub(crate) bodies: crate::bodies::Bodies,
+    pub(crate) max_sessions: usize,
     pub(crate) max_pending: u64,
     pub(crate) on_full: OnFull,
     pub(crate) max_attempts: u32,
@@ -65,6 +67,8 @@ impl Default for Config {
             ttl: Duration::from_secs(300),
             dedupe: Duration::from_secs(60),
             max_body_bytes: 4 << 20,
+            bodies: crate::bodies::Bodies::default(),
+            max_sessions: 1_000_000,
             max_pending: 10_000,
             on_full: OnFull::Refuse,
             max_attempts: 3,
@@ -141,6 +145,9 @@ impl Config {
         }
         if self.max_attempts == 0 {
             return Err(Error::invalid("max attempts", "is zero; a message needs at least one attempt"));
+        }
+        if self.max_sessions == 0 {
+            return Err(Error::invalid("max sessions", "is zero; nothing could be served"));
         }
         if self.max_pending == 0 || self.max_pending > 10_000_000 {
             return Err(Error::invalid("max pending", "use 1 to 10,000,000"));

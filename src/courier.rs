@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Config;
-use crate::connection::{Commands, Endpoint};
+use crate::connection::{Commands, Endpoint, until};
 use crate::core::Core;
 use crate::each::each;
 use crate::engine::{Drained, Engine};
@@ -84,6 +84,9 @@ impl Courier {
         let (connect, call) = (config.connect_timeout, config.call_timeout);
         let cmd = Commands::open(endpoint.clone(), connect, call, counters.clone(), stop.clone()).await?;
         server_info::check(&cmd, endpoint.is_cluster()).await?;
+        // A missing right shows here, by name, and not in the middle of a script.
+        let first = Partitions::new(&config.prefix, 1);
+        script::probe(&cmd, &first[0].keys, script::Role::Producer).await?;
         let partitions = partitions(&cmd, &config, endpoint.is_cluster()).await?;
         let core = Arc::new(Core {
             partitions: Partitions::new(&config.prefix, partitions),
@@ -96,7 +99,7 @@ impl Courier {
             made_ids: AtomicU64::new(0),
             stop,
         });
-        // A missing right shows here, by name, and not at the first message.
+        // A foreign key in the way of the indexes shows here, and not at the first message.
         script::overview(&core.cmd, &core.partitions[0].keys, 0, 0).await?;
         tracing::debug!(server = %core.endpoint.address, node = %core.node, "connected");
         let engine = Engine::new(core.clone());
@@ -227,11 +230,12 @@ impl Courier {
         let deadline = Instant::now() + self.core.config.deadline;
         let mut pause = Duration::from_millis(10);
         let mut unknown: Option<Error> = None;
+        let mut refused: Option<Error> = None;
         loop {
-            let e = match tokio::time::timeout_at(deadline, operation()).await {
-                Ok(Ok(done)) => return Ok(done),
-                Ok(Err(e)) => e,
-                Err(_) => {
+            let e = match until(deadline, operation()).await {
+                Some(Ok(done)) => return Ok(done),
+                Some(Err(e)) => e,
+                None => {
                     let address = self.core.endpoint.address.clone();
                     let after = self.core.config.deadline;
                     return Err(Error::Timeout { op, address, after, ambiguous: true });
@@ -239,15 +243,19 @@ impl Courier {
             };
             if e.is_ambiguous() {
                 unknown.get_or_insert_with(|| e.clone());
+            } else if matches!(e, Error::Refused { .. }) {
+                refused = Some(e.clone());
             }
-            let again =
-                e.is_passing() && (idempotent || !e.is_ambiguous()) && Instant::now() + pause < deadline;
-            if !again {
+            // A try that the deadline would cut off at once is not made: its outcome would be unknown for nothing.
+            let wait = pause.mul_f64(0.5 + fastrand::f64());
+            let in_time = Instant::now() + wait + Duration::from_millis(20) < deadline;
+            if !(in_time && e.is_passing() && (idempotent || !e.is_ambiguous())) {
                 // An earlier try may have done it: then a later refusal does not mean that it was not done.
-                return Err(unknown.unwrap_or(e));
+                // And what the server said tells more than that there is no connection to it just now.
+                return Err(unknown.or(refused).unwrap_or(e));
             }
             add(&self.core.counters.push_retries, 1);
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+            tokio::time::sleep(wait).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
     }

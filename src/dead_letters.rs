@@ -108,7 +108,14 @@ impl DeadLetters {
                 true,
             )
             .await?;
-        Ok((total, entries.iter().map(DeadLetter::read).collect()))
+        let mut letters: Vec<DeadLetter> = entries.iter().map(DeadLetter::read).collect();
+        for letter in &mut letters {
+            // One that does not open is shown as it is stored.
+            if let Ok(body) = core.config.bodies.open(&self.sid, &letter.id, letter.body.clone().into()) {
+                letter.body = body.into();
+            }
+        }
+        Ok((total, letters))
     }
 
     /// Puts one message, or all with `None`, at the end of the session's queue again, with fresh attempts and the
@@ -122,6 +129,10 @@ impl DeadLetters {
     /// A dropped call may have moved some; each is in exactly one of the two places.
     pub async fn requeue(&self, id: Option<&MessageId>) -> Result<u64> {
         let core = &self.courier.core;
+        // Refused in the middle, a letter would be in both places.
+        let keys = core.keys_of(self.sid.as_str());
+        let check = || script::probe(&core.cmd, keys, script::Role::Undertaker);
+        self.courier.repeat("dead_requeue", check, true).await?;
         let mut total = 0;
         loop {
             let moved = self

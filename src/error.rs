@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::refusal::{self, Again};
 use crate::{MessageId, SessionId};
 
 /// The result of every fallible operation of this crate.
@@ -44,6 +45,14 @@ pub enum Error {
         pending: u64,
         /// The limit that was in force.
         limit: u64,
+    },
+    /// This process serves as many sessions as it may.
+    #[error(
+        "this process serves {limit} sessions, its limit; raise `max_sessions`, or serve the session elsewhere"
+    )]
+    TooManySessions {
+        /// The limit.
+        limit: usize,
     },
     /// The message is queued, and fewer replicas than [`Push::wait_replicas`](crate::Push::wait_replicas) asked for have it.
     #[error(
@@ -155,16 +164,10 @@ fn unknown_outcome(ambiguous: bool) -> &'static str {
     }
 }
 
-fn advice(code: &str) -> &'static str {
-    match code {
-        "OOM" => " (the server is full: raise maxmemory or let queues drain)",
-        "MISCONF" => " (the server cannot save its snapshot: look at its disk)",
-        "NOREPLICAS" => " (too few replicas are connected, see min-replicas-to-write)",
-        "READONLY" => " (this server is a replica: connect to the primary)",
-        "NOPERM" => " (the ACL user lacks this right, see docs/protocol.md)",
-        "WRONGPASS" | "NOAUTH" | "CREDENTIALS" => " (check user name and password)",
-        "WRONGTYPE" => " (a key under our prefix belongs to something else: choose another prefix)",
-        _ => "",
+fn advice(code: &str) -> String {
+    match refusal::of(code).advice {
+        "" => String::new(),
+        advice => format!(" ({advice})"),
     }
 }
 
@@ -174,9 +177,7 @@ impl Error {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::QueueFull { .. } => true,
             Self::TasksFull { .. } | Self::NotReplicated { .. } => true,
-            Self::Refused { code, .. } => {
-                is_transient(code) || matches!(code.as_str(), "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY")
-            }
+            Self::Refused { code, .. } => refusal::of(code).retryable,
             _ => false,
         }
     }
@@ -195,21 +196,25 @@ impl Error {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } => true,
-            Self::Refused { code, .. } => is_transient(code),
+            Self::Refused { code, .. } => refusal::of(code).again != Again::No,
             _ => false,
+        }
+    }
+
+    /// What kind of trouble this is, for those who tell each kind once: without the words that change from one try to
+    /// the next.
+    pub(crate) fn trouble(&self) -> String {
+        match self {
+            Self::Refused { code, .. } => code.clone(),
+            Self::Unreachable { .. } => "unreachable".into(),
+            Self::Timeout { .. } => "timeout".into(),
+            other => other.to_string(),
         }
     }
 
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { what, why: why.into() }
     }
-}
-
-fn is_transient(code: &str) -> bool {
-    matches!(
-        code,
-        "NOSCRIPT" | "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK"
-    )
 }
 
 #[cfg(test)]

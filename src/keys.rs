@@ -239,6 +239,16 @@ impl Keys {
         format!("{}b:{node}:{block}", self.base)
     }
 
+    /// A key that nothing uses, to try rights on.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}probe", self.base)
+    }
+
+    /// What every key of this partition begins with.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
     pub(crate) fn inbox(&self, node: &str) -> String {
         format!("{}{node}", self.inboxes)
     }

@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod bodies;
 pub mod bridge;
 mod builder;
 mod config;
@@ -49,6 +50,9 @@ mod doctests;
 mod each;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod keys;
 #[cfg(feature = "memory")]
@@ -59,6 +63,7 @@ mod partitions;
 mod prepared;
 mod push;
 mod record;
+mod refusal;
 mod registry;
 pub mod relay;
 mod replicas;

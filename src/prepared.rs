@@ -78,11 +78,13 @@ impl Prepared {
                 Mark::Bit { block: number / BLOCK_BITS, bit: number % BLOCK_BITS }
             }
         };
+        let (sid, id) = (Sid::of(&push.session), push.id.clone().unwrap_or_else(MessageId::generate));
+        push.body = config.bodies.seal(&sid, &id, push.body)?;
         Ok(Self {
             mark,
             ttl_ms: config::millis("ttl", push.ttl.unwrap_or(config.ttl))?,
-            id: push.id.clone().unwrap_or_else(MessageId::generate),
-            sid: Sid::of(&push.session),
+            id,
+            sid,
             on_full: push.on_full.unwrap_or(config.on_full),
             dedupe_ms,
             max_pending,

@@ -35,7 +35,8 @@ impl Record {
                 .then(|| n.parse::<u64>().unwrap_or(u64::MAX))
         });
         let mut next = || numbers.next().flatten();
-        if next()? != 1 {
+        // As it is written, and not its value: the scripts do not take `01` for `1`.
+        if next()? != 1 || !line.starts_with("1 ") {
             return None;
         }
         let (enqueued_ms, expires_ms, attempts, _not_before_ms) = (next()?, next()?, next()?, next()?);
@@ -120,6 +121,7 @@ mod tests {
             &b""[..],
             b"\n",
             b"2 1 1 0 0 0 0 0 0 0\n",
+            b"01 1 1 0 0 0 0 0 0 0\n",
             b"1 1 1 0 0 9 0 0 0 0\nshort",
             b"1 1 1 0 0 0 0 0 0\n",
             b"1 1 1 0 0 0 0 0 0 0 0\n",

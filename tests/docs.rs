@@ -9,6 +9,7 @@ const PAGES: &[&str] = &[
     "CHANGELOG.md",
     "docs/delivery.md",
     "docs/elicitation.md",
+    "docs/errors.md",
     "docs/failures.md",
     "docs/operating.md",
     "docs/mcp.md",

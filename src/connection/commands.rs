@@ -11,7 +11,7 @@ use super::Endpoint;
 use super::failure::{from_redis, script_missing};
 use super::route::{Ready, Route};
 use crate::metrics::{Counters, add};
-use crate::script::Invocation;
+use crate::script::{self, Invocation};
 use crate::{Error, Result};
 
 /// Redirections that one call follows. More mean that the nodes do not agree: the caller tries again later.
@@ -19,6 +19,16 @@ const MOST_REDIRECTIONS: usize = 5;
 /// A connection that was given up, since another call had no answer over it, may still bring an answer for so long: a
 /// server that only stood still comes back with all of them.
 const LAST_WORDS: Duration = Duration::from_millis(250);
+tokio::task_local! {
+    /// When the operation that this call belongs to ends, if it is part of one.
+    static OPERATION_ENDS: Instant;
+}
+
+/// Runs an operation until its deadline. `None`: it did not end in time, and whether its last call was executed is
+/// unknown. A call that is still waiting for a connection gives up by itself a little earlier: that one was never sent.
+pub(crate) async fn until<F: Future>(deadline: Instant, operation: F) -> Option<F::Output> {
+    OPERATION_ENDS.scope(deadline, tokio::time::timeout_at(deadline, operation)).await.ok()
+}
 
 /// Runs scripts over the shared connection.
 #[derive(Clone)]
@@ -115,20 +125,26 @@ impl Commands {
     /// One try within the call timeout. A call that timed out marks the connection as broken, since a half-open one
     /// looks just like that; whether it was executed is unknown then.
     pub(crate) async fn run(&self, call: &Invocation) -> Result<Value> {
-        match self.send(call.script.name, call.first_key(), call.command(false)).await {
-            Err(Sent::NoScript) => {
-                match self.send(call.script.name, call.first_key(), call.command(true)).await {
-                    Err(Sent::NoScript) => Err(Error::Refused {
-                        op: call.script.name,
-                        code: "NOSCRIPT".into(),
-                        message: "although the text was sent".into(),
-                    }),
-                    Err(Sent::Failed(e)) => Err(e),
-                    Ok(value) => Ok(value),
-                }
-            }
+        let answer = match self.send(call.script.name, call.first_key(), call.command(false)).await {
+            Err(Sent::NoScript) => self.run_text(call).await,
             Err(Sent::Failed(e)) => Err(e),
             Ok(value) => Ok(value),
+        };
+        match answer {
+            // The server names neither the command nor the key.
+            Err(Error::Refused { op, code, message }) if code == "NOPERM" => {
+                Err(script::explain(self, call, op, message).await)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Runs a script by its text.
+    pub(crate) async fn run_text(&self, call: &Invocation) -> Result<Value> {
+        match self.send(call.script.name, call.first_key(), call.command(true)).await {
+            Ok(value) => Ok(value),
+            Err(Sent::Failed(e)) => Err(e),
+            Err(Sent::NoScript) => Err(forgotten(call)),
         }
     }
 
@@ -156,7 +172,7 @@ impl Commands {
         let deadline = begun + self.call_timeout + wait.map_or(Duration::ZERO, |wait| wait.within);
         let (mut asked, mut redirections) = (None, 0);
         loop {
-            let ready = self.route.ready(op, key, asked.as_ref(), deadline).await;
+            let ready = self.route.ready(op, key, asked.as_ref(), ready_by(deadline)).await;
             let mut ready = ready.map_err(Sent::Failed)?;
             let over = ready.over();
             let answer = {
@@ -213,6 +229,20 @@ impl Wait {
 fn given_up(op: &'static str, ready: &Ready, after: Duration) -> Error {
     tracing::debug!(script = op, server = ready.address(), ?after, "the connection was given up");
     Error::Timeout { op, address: ready.address().to_owned(), after, ambiguous: true }
+}
+
+/// How long a call with this deadline may wait for a connection.
+fn ready_by(deadline: Instant) -> Instant {
+    let margin = Duration::from_millis(10);
+    OPERATION_ENDS.try_with(|ends| *ends - margin).map_or(deadline, |ends| ends.min(deadline))
+}
+
+fn forgotten(call: &Invocation) -> Error {
+    Error::Refused {
+        op: call.script.name,
+        code: "NOSCRIPT".into(),
+        message: "although the text was sent".into(),
+    }
 }
 
 enum Sent {

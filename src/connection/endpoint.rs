@@ -68,6 +68,11 @@ impl Endpoint {
         Duration::from_millis(if self.replaceable { 500 } else { 700 })
     }
 
+    /// Whether another server may take this one's place.
+    pub(super) fn is_replaceable(&self) -> bool {
+        self.replaceable
+    }
+
     /// Whether sessions are spread over several servers.
     pub(crate) fn is_cluster(&self) -> bool {
         match &self.kind {

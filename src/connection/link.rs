@@ -16,8 +16,9 @@ use super::failure::from_redis;
 use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Before the first try when connections keep going.
-const FLAPPING_PAUSE: Duration = Duration::from_millis(200);
+/// Before the first try when connections keep going: no more than two a second to a server that lets us in and then
+/// cannot do what we ask.
+const FLAPPING_PAUSE: Duration = Duration::from_millis(700);
 /// Between tries that the server answers with a refusal: at most one a second, and back within two of a good one.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1400);
 /// Between two looks at whether the server is still the right one.
@@ -61,6 +62,8 @@ struct Inner {
     generation: AtomicU64,
     /// The newest generation that somebody found broken.
     broken: AtomicU64,
+    /// The newest generation that leads to a server which does not do what it is for.
+    misled: AtomicU64,
     trouble: Notify,
     /// Somebody doubts that the server is still the right one.
     doubt: Notify,
@@ -136,6 +139,17 @@ impl Link {
         self.0.doubt.notify_one();
     }
 
+    /// Tells the supervisor that this connection leads to the wrong server, or as the wrong user: it is to be opened
+    /// again, and serves what it can until then. Where another server takes over by itself (Sentinel, a Cluster) calls
+    /// wait for that one: it is there sooner than they would try again.
+    pub(crate) fn misled(&self, generation: u64) {
+        if self.0.endpoint.is_replaceable() {
+            return self.0.broken(generation);
+        }
+        self.0.misled.fetch_max(generation, Ordering::Relaxed);
+        self.0.trouble.notify_one();
+    }
+
     /// Changes of state, for those who act on a reconnect.
     pub(crate) fn states(&self) -> watch::Receiver<LinkState> {
         self.0.state.subscribe()
@@ -177,6 +191,7 @@ impl Inner {
             state: watch::Sender::new(LinkState::Down(waiting)),
             generation: AtomicU64::new(0),
             broken: AtomicU64::new(0),
+            misled: AtomicU64::new(0),
             trouble: Notify::new(),
             doubt: Notify::new(),
             reconnects: AtomicU64::new(0),
@@ -254,16 +269,27 @@ impl Inner {
     async fn supervise(self: Arc<Self>, mut generation: u64, stop: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         let mut up_since = Instant::now();
+        // The connection before this one did not last either.
+        let mut flapped = false;
+        // When another server was looked for, and the pause before that.
+        let mut looked = None;
         loop {
             let place = match &*self.state.borrow() {
                 LinkState::Up(up) => up.place.clone(),
                 LinkState::Down(_) | LinkState::Closed => None,
             };
-            while self.broken.load(Ordering::Relaxed) < generation {
+            let newest = |of: &AtomicU64| of.load(Ordering::Relaxed);
+            while newest(&self.broken) < generation {
+                let again = newest(&self.misled) >= generation;
                 tokio::select! {
-                    () = self.trouble.notified() => {}
+                    () = self.trouble.notified(), if !again => {}
                     () = self.endpoint.replaced(place.as_ref()) => self.broken(generation),
                     () = self.look_when_in_doubt() => {}
+                    found = self.look_for_another(&mut looked), if again => {
+                        if let Some(another) = found {
+                            (generation, up_since, flapped) = (another, Instant::now(), true);
+                        }
+                    }
                     () = stop.cancelled() => {
                         self.state.send_replace(LinkState::Closed);
                         return;
@@ -276,12 +302,19 @@ impl Inner {
                 why: "the connection was lost".into(),
                 ambiguous: false,
             };
-            tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
             if let LinkState::Up(up) = self.state.send_replace(LinkState::Down(lost)) {
                 up.over.cancel();
             }
-            // A connection that did not last is not opened again at once: a refusing server is not stormed.
-            pause = if up_since.elapsed() > STABLE { FIRST_PAUSE } else { (pause * 2).min(FLAPPING_PAUSE) };
+            // A connection that did not last is not opened again at once, and not told of again: a refusing server is
+            // not stormed, and neither is the log.
+            let lasted = up_since.elapsed() > STABLE;
+            if lasted || !flapped {
+                tracing::warn!(link = self.name, server = %self.endpoint.address, "connection lost, reconnecting");
+            } else {
+                tracing::debug!(link = self.name, "connection lost once more, reconnecting");
+            }
+            pause = if lasted { FIRST_PAUSE } else { (pause * 2).min(FLAPPING_PAUSE) };
+            flapped = !lasted;
             tokio::select! {
                 up = self.reconnect(pause) => generation = up,
                 () = stop.cancelled() => {
@@ -302,6 +335,28 @@ impl Inner {
         }
     }
 
+    /// One try to replace a connection that leads to a server which refuses. The old one stays until it succeeds, and
+    /// when it does not: whether it is any good is found by those who use it.
+    async fn look_for_another(self: &Arc<Self>, looked: &mut Option<(Instant, Duration)>) -> Option<u64> {
+        let before = looked.filter(|(at, _)| at.elapsed() < 3 * STABLE);
+        let pause = before.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(FLAPPING_PAUSE));
+        *looked = Some((Instant::now(), pause));
+        tokio::time::sleep(pause.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+        if before.is_none() {
+            tracing::warn!(link = self.name, server = %self.endpoint.address, "refused by this server, connecting anew");
+        }
+        match self.connect().await {
+            Ok(another) => {
+                self.reconnects.fetch_add(1, Ordering::Relaxed);
+                Some(another)
+            }
+            Err(e) => {
+                tracing::debug!(link = self.name, error = %e, "no other connection yet");
+                None
+            }
+        }
+    }
+
     /// Tries until it succeeds. Each change of the reason is logged once, not each try.
     async fn reconnect(self: &Arc<Self>, mut pause: Duration) -> u64 {
         let mut told = String::new();
@@ -315,7 +370,7 @@ impl Inner {
                     return generation;
                 }
                 Err(e) => {
-                    let why = e.to_string();
+                    let why = e.trouble();
                     if why != told {
                         tracing::warn!(link = self.name, error = %e, "cannot connect, trying on");
                         told = why;

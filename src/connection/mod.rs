@@ -19,7 +19,7 @@ mod url;
 mod wrapped;
 
 pub(crate) use bell::{Bell, Heard};
-pub(crate) use commands::Commands;
+pub(crate) use commands::{Commands, until};
 pub use credentials::Credentials;
 pub(crate) use credentials::Provider;
 pub(crate) use endpoint::Endpoint;

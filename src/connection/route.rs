@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::Place;
-use super::failure::{connection_over, demoted, replaced_perhaps};
+use super::failure::{connection_over, misled, replaced_perhaps};
 use super::link::Up;
 use super::{Endpoint, Link};
 use crate::{Error, Result};
@@ -89,8 +89,11 @@ impl Route {
     /// What an error says about the way: a connection that is of no use is given up, another map is learned. Answers
     /// where the same call should be sent now: `Some(None)` the same way again, `Some(Some(node))` to that node.
     pub(super) fn learn(&self, ready: &Ready, e: &RedisError) -> Option<Option<Place>> {
-        if connection_over(e) || demoted(e) {
+        if connection_over(e) {
             self.broken(ready);
+        } else if misled(e) {
+            ready.link.misled(ready.up.generation);
+            self.look_again();
         }
         if replaced_perhaps(e) {
             ready.link.doubt();
@@ -113,6 +116,11 @@ impl Route {
     /// The connection is of no use any more.
     pub(super) fn broken(&self, ready: &Ready) {
         ready.link.broken(ready.up.generation);
+        self.look_again();
+    }
+
+    /// The map of a Cluster may be another one by now.
+    fn look_again(&self) {
         match self {
             Self::One(_) => {}
             #[cfg(feature = "cluster")]

@@ -37,7 +37,7 @@ impl Endpoint {
             other => {
                 let known = "memory, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel, redis+cluster, \
                              rediss+cluster";
-                Err(bad(format!("unknown scheme {:?}; known ones: {known}", crop(other))))
+                Err(bad(format!("unknown scheme {}; known ones: {known}", quote(other, other))))
             }
         }
     }
@@ -153,20 +153,22 @@ fn needs_tls(scheme: &str) -> Result<()> {
 fn server(text: &str) -> Result<(ConnectionInfo, String)> {
     // The parser's own words could repeat the password, so they are not shown.
     let parsed = ::url::Url::parse(text).map_err(|e| bad(format!("cannot be parsed: {e}")))?;
+    // A password with a character that was not encoded ends the host too early.
+    let behind = &parsed[::url::Position::BeforePath..];
     let unix = parsed.scheme().ends_with("unix");
     let allowed: &[&str] = if unix { &["db", "user", "pass"] } else { &[] };
     if let Some((name, _)) = parsed.query_pairs().find(|(name, _)| !allowed.contains(&&**name)) {
-        return Err(unknown_option(&name));
+        return Err(unknown_option(&name, behind));
     }
     if let Some(fragment) = parsed.fragment() {
-        return Err(bad(format!("unknown option {:?} after #", crop(fragment))));
+        return Err(bad(format!("unknown option {} after #", quote(fragment, behind))));
     }
     if !unix && parsed.host_str().is_none_or(str::is_empty) {
         return Err(bad("has no host"));
     }
     let db = parsed.path().trim_matches('/');
     if !unix && !db.is_empty() && !db.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(bad(format!("the database after the host must be a number, not {:?}", crop(db))));
+        return Err(bad(format!("the database after the host must be a number, not {}", quote(db, behind))));
     }
     let info = redis::IntoConnectionInfo::into_connection_info(parsed.clone())
         .map_err(|e| bad(format!("cannot be used: {}", e.category())))?;
@@ -195,15 +197,19 @@ struct Many<'a> {
 impl<'a> Many<'a> {
     fn split(rest: &'a str, allowed: &[&str]) -> Result<Self> {
         if let Some((_, fragment)) = rest.split_once('#') {
-            return Err(bad(format!("unknown option {:?} after #", crop(fragment))));
+            return Err(bad(format!("unknown option {} after #", quote(fragment, rest))));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') {
+            // What stands there would be shown as the master's name.
+            return Err(bad(format!("has an @ behind the hosts {}", quote(path, path))));
+        }
         let at = authority.rfind('@').map_or(0, |at| at + 1);
         let options: Vec<(String, String)> =
             ::url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         if let Some((name, _)) = options.iter().find(|(name, _)| !allowed.contains(&name.as_str())) {
-            return Err(unknown_option(name));
+            return Err(unknown_option(name, query));
         }
         Ok(Self {
             user: &authority[..at],
@@ -228,8 +234,18 @@ impl<'a> Many<'a> {
     }
 }
 
-fn unknown_option(name: &str) -> Error {
-    bad(format!("unknown option {:?}", crop(name)))
+fn unknown_option(name: &str, behind: &str) -> Error {
+    bad(format!("unknown option {}", quote(name, behind)))
+}
+
+/// A part of a URL for an error. Not shown when the URL has an `@` where none belongs: the part may be a piece of a
+/// password then.
+fn quote(part: &str, url: &str) -> String {
+    if url.contains('@') {
+        return "(not shown: it may be a piece of a password; encode / ? # @ in it as %2F %3F %23 %40)"
+            .into();
+    }
+    format!("{:?}", crop(part))
 }
 
 fn crop(text: &str) -> String {
@@ -263,6 +279,18 @@ mod tests {
             "redis+cluster://u:s3cret@h:port",
         ] {
             assert!(!why(url).contains("s3cret"), "{url}");
+        }
+        for url in [
+            "redis+sentinel://u:12/s3cret@h,i/name",
+            "redis+sentinel://u:12?s3cret@h,i/name",
+            "redis+sentinel://u:12#s3cret@h,i/name",
+            "redis+cluster://u:12/s3cret@h,i",
+            "redis://u:12/s3cret@h",
+            "redis://u:12#s3cret@h",
+            "redis://u:12?s3cret&x@h",
+            "redis://u:12/3?s3cret@h",
+        ] {
+            assert!(!why(url).contains("s3cret") && why(url).contains("encode"), "{url}: {}", why(url));
         }
         let fine = Endpoint::parse("redis://u:s3cret@h:1/2", &Tls::new()).expect("valid");
         assert_eq!(fine.address, "h:1");

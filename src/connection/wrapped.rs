@@ -13,6 +13,12 @@ const NO_RIGHT: &str = "The user executing the script can't";
 /// The command's own code and text; those given when nothing is wrapped. Keys and bodies never stand in front of a code,
 /// so that nobody can make one up.
 pub(super) fn unwrap<'a>(code: &'a str, text: &'a str) -> (&'a str, &'a str) {
+    // From 7.0 on it is not wrapped, and has no code of its own either; what the client sends at connect loses its code.
+    if code == "ERR"
+        && [NO_RIGHT, "ACL failure", "this user has no permissions"].iter().any(|w| text.starts_with(w))
+    {
+        return ("NOPERM", text);
+    }
     let within = match code {
         "ERR" => {
             text.strip_prefix("Error running script (call to ").and_then(|t| Some(t.split_once("): ")?.1))
@@ -80,6 +86,8 @@ mod tests {
 
     #[test]
     fn what_is_not_wrapped_stays_as_it_is() {
+        let denied = "The user executing the script can't run this command or subcommand";
+        assert_eq!(unwrap("ERR", denied), ("NOPERM", denied), "from 7.0 on");
         for (code, text) in [
             ("READONLY", "You can't write against a read only replica. script: 1, on @user_script:5."),
             ("ERR", "unknown command 'X', with args beginning with: '@user_script:1: -OOM x'"),

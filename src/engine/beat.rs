@@ -23,6 +23,9 @@ pub(super) const BEAT_LOST: Duration = Duration::from_millis(2500);
 /// one that was lost makes all be claimed again.
 const SAMPLE: usize = 256;
 
+/// What was told when the server refuses to publish.
+const MUTE: &str = "mute";
+
 /// What the heartbeat knows about the path.
 #[derive(Default)]
 pub(super) struct Pulse(Mutex<PulseState>);
@@ -111,7 +114,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
             each(beats.iter().map(|(partition, _, sample)| beat(&engine, *partition, round, sample)));
         let answers = answers.await;
 
-        let (mut failing, mut lost) = (None, vec![false; count]);
+        let (mut failing, mut mute, mut lost) = (None, false, vec![false; count]);
         for ((partition, generation, _), answer) in beats.iter().zip(answers) {
             let path = &mut paths[*partition];
             match answer {
@@ -119,6 +122,7 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
                     engine.core.partitions[*partition].clock.set(answer.now_ms);
                     path.on_its_way.get_or_insert(Sent { generation: *generation, ..sent });
                     lost[*partition] = answer.lost || !answer.known;
+                    mute |= answer.mute;
                     for sid in &answer.fenced {
                         engine.look(sid.as_str(), false);
                     }
@@ -140,16 +144,25 @@ pub(super) async fn run(engine: Weak<Engine>, bell: Bell, stop: CancellationToke
         if lost.contains(&true) {
             engine.reclaim(&lost);
         }
-        match &failing {
-            None => told.clear(),
-            Some(e) => {
-                let why = e.to_string();
-                if why != told {
-                    tracing::warn!(error = %e, "no heartbeat, trying on");
-                    told = why;
-                }
+        let refused = (mute && failing.is_none()).then(|| Error::Refused {
+            op: "heartbeat",
+            code: "NOPERM".into(),
+            message: "publish to the own inbox: doorbells ring for nobody, messages come with the sweep"
+                .into(),
+        });
+        match (&failing, &refused) {
+            (None, None) => told.clear(),
+            (Some(e), _) if told != e.trouble() => {
+                tracing::warn!(error = %e, "no heartbeat, trying on");
+                told = e.trouble();
             }
+            (None, Some(e)) if told != MUTE => {
+                tracing::warn!(error = %e, "nobody hears a doorbell");
+                told = MUTE.into();
+            }
+            _ => {}
         }
+        let failing = failing.or(refused);
         let silent = paths.iter().any(|path| path.silent);
         engine.health.set(|p| *p = PulseState { failing, bell_silent: silent });
     }

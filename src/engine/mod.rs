@@ -21,6 +21,7 @@ mod shutdown;
 mod signals;
 mod sweeper;
 mod topic_keeper;
+mod trouble;
 mod wake;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +59,8 @@ pub(crate) struct Engine {
     /// Heartbeats on their way, by partition.
     echoes: Box<[beat::Echo]>,
     health: beat::Pulse,
+    /// What the server refuses to all sessions, told once.
+    trouble: trouble::Trouble,
     closing: AtomicBool,
     /// A session was found without its owner: others may have lost theirs as well.
     owners_lost: AtomicBool,
@@ -76,6 +79,7 @@ impl Engine {
             bell: OnceCell::new(),
             echoes: core.partitions.iter().map(|_| beat::Echo::default()).collect(),
             health: beat::Pulse::default(),
+            trouble: trouble::Trouble::default(),
             closing: AtomicBool::new(false),
             owners_lost: AtomicBool::new(false),
             serving: core.stop.child_token(),
@@ -96,12 +100,16 @@ impl Engine {
                     }
                 });
                 let core = &self.core;
+                let keys = &core.partitions[0].keys;
+                script::probe(&core.cmd, keys, script::Role::Owner).await?;
                 let inboxes = core.partitions.iter().map(|p| (p.slot, p.keys.inbox(&core.node))).collect();
                 // Until all of it is there, a failure or a dropped call closes the connection again.
                 let serving = self.serving.child_token();
                 let unless_started = serving.clone().drop_guard();
                 let (endpoint, timeout) = (core.endpoint.clone(), core.config.connect_timeout);
-                let bell = Bell::open(&core.cmd, endpoint, timeout, inboxes, hear, serving.clone()).await?;
+                let bell = Bell::open(&core.cmd, endpoint, timeout, inboxes, hear, serving.clone())
+                    .await
+                    .map_err(|e| script::with_pattern(e, keys))?;
                 let mut heard = bell.heard();
                 let seen = heard.now(core.partitions.len()).unwrap_or_default();
                 // The lease is there before the first claim, or a claim would look like that of a dead node.
@@ -163,6 +171,10 @@ impl Engine {
                 }
                 if unless_open && sessions.get(&sid).is_some_and(|slot| known_closed != Some(slot.serial)) {
                     continue; // Somebody else was faster: ask that one.
+                }
+                let limit = self.core.config.max_sessions;
+                if sessions.len() >= limit && !sessions.contains_key(&sid) {
+                    return Err(Error::TooManySessions { limit });
                 }
                 let slot = Slot {
                     serial,

@@ -70,9 +70,9 @@ pub(super) struct Runner {
     fetched: Instant,
     /// Receipts of what was delivered and not acked yet, oldest first.
     delivered: Vec<Bytes>,
-    /// Failures of the server in a row, and the last one told.
+    /// Failures of the server in a row, and the last one told of this session alone.
     failures: u32,
-    told: String,
+    told: Option<String>,
     /// It ended as it should, and its slot says so.
     at_rest: bool,
 }
@@ -102,7 +102,7 @@ impl Runner {
             fetched: Instant::now(),
             delivered: Vec::new(),
             failures: 0,
-            told: String::new(),
+            told: None,
             at_rest: false,
         })
     }
@@ -178,7 +178,7 @@ impl Runner {
     }
 
     async fn deliver_next(&mut self) -> Step {
-        let Some(record) = self.batch.pop_front() else { return Step::On };
+        let Some(mut record) = self.batch.pop_front() else { return Step::On };
         let core = self.engine.core.clone();
         let identity = self.engine.identities.of(&record);
         if self.recent.contains(identity) {
@@ -189,6 +189,14 @@ impl Runner {
         if self.fetched.elapsed() > FRESH && self.is_past(record.expires_ms) {
             self.batch.clear(); // Its time may be over: the server decides, at the next fetch.
             return Step::On;
+        }
+        match core.config.bodies.open(&self.sid, record.id.as_str(), record.body.clone()) {
+            Ok(body) => record.body = body,
+            Err(why) => {
+                tracing::warn!(session = %self.session, id = %record.id, error = %why, "a body cannot be opened, it becomes a dead letter");
+                let attempt = record.attempts.saturating_add(1);
+                return Box::pin(self.failed(record, attempt, true, &why)).await;
+            }
         }
         let delivery = Delivery::new(self.session.clone(), &record);
         let attempt = delivery.attempt;
@@ -414,15 +422,26 @@ impl Runner {
         }
     }
 
-    /// The server refuses or is away: back off and go on. Told once for each reason, not for each try.
+    /// The server refuses or is away: back off and go on. Told once for each kind of trouble, not for each try; what
+    /// concerns this session alone is told for it, what concerns all of them once for all.
     fn refused(&mut self, e: &Error) -> Step {
         if matches!(e, Error::Closed { .. }) {
             return Step::End(Ended::Stopped);
         }
-        let told = e.to_string();
-        if told != self.told {
+        let own = matches!(e, Error::Reply { .. })
+            || matches!(e, Error::Refused { code, .. } if code == "WRONGTYPE");
+        let news = if own {
+            let kind = Some(e.trouble());
+            std::mem::replace(&mut self.told, kind.clone()) != kind
+        } else {
+            self.engine.trouble.is_news(e)
+        };
+        if news && own {
             tracing::warn!(session = %self.session, error = %e, "the server does not serve this session, trying on");
-            self.told = told;
+        } else if news {
+            tracing::warn!(session = %self.session, error = %e, "the server does not serve its sessions, trying on");
+        } else {
+            tracing::debug!(session = %self.session, error = %e, "not served, trying on");
         }
         let pause = Duration::from_millis(20).saturating_mul(1 << self.failures.min(8)).min(LONGEST_PAUSE);
         self.failures += 1;
@@ -430,11 +449,15 @@ impl Runner {
     }
 
     fn recovered(&mut self) {
-        if self.failures > 0 {
-            tracing::info!(session = %self.session, failures = self.failures, "served again");
-            self.failures = 0;
-            self.told.clear();
+        if self.failures == 0 {
+            return;
         }
+        if self.told.take().is_some() || self.engine.trouble.is_over() {
+            tracing::info!(session = %self.session, failures = self.failures, "served again");
+        } else {
+            tracing::debug!(session = %self.session, failures = self.failures, "served again");
+        }
+        self.failures = 0;
     }
 
     /// Sleeps, or less when the doorbell rings (somebody may have taken the session); true when it is time to stop.

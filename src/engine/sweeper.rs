@@ -48,7 +48,7 @@ pub(super) async fn run(engine: Weak<Engine>, stop: CancellationToken) {
         match failing {
             None => told.clear(),
             Some(e) => {
-                let why = e.to_string();
+                let why = e.trouble();
                 if why != told {
                     tracing::warn!(error = %e, "no sweep, trying on");
                     told = why;

@@ -42,6 +42,11 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(test)]
+    pub(super) fn set_clock_ms(&self, now_ms: u64) {
+        self.lock().store().set_clock_ms(now_ms);
+    }
+
     /// Opens a connection, served by a task of its own until the other side is dropped.
     pub(super) fn connect(self: &Arc<Self>) -> DuplexStream {
         let (client, server) = tokio::io::duplex(PIPE);

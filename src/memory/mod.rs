@@ -18,7 +18,7 @@ mod script;
 mod session;
 mod store;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod zset;
 
 use engine::Shared;
@@ -79,8 +79,26 @@ impl Memory {
         memory
     }
 
+    /// Stops the engine's clock at this time. Keys expire by it.
+    #[cfg(test)]
+    pub(crate) fn set_clock_ms(&self, now_ms: u64) {
+        self.0.set_clock_ms(now_ms);
+    }
+
     /// Opens a connection, served by a task on the current Tokio runtime until the other side is dropped.
     pub(crate) fn connect(&self) -> DuplexStream {
         self.0.connect()
+    }
+}
+
+/// Reads these bytes as a connection does, and panics where the reader breaks its word.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_requests_of(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok(Some((args, used))) = resp::parse(rest) {
+        assert!(0 < used && used <= rest.len(), "took {used} of {} bytes", rest.len());
+        assert!(args.iter().map(|arg| arg.len()).sum::<usize>() < used, "arguments larger than the request");
+        assert_eq!(resp::parse(&rest[..used]), Ok(Some((args, used))), "what follows a request changes it");
+        rest = &rest[used..];
     }
 }

@@ -102,6 +102,8 @@ pub(super) struct Store {
     keys: Dict<Entry>,
     deadlines: BTreeSet<(i64, Blob)>,
     now_us: i64,
+    #[cfg(test)]
+    clock_us: Option<i64>,
     /// Who listens to what.
     pub(super) channels: Channels,
 }
@@ -111,6 +113,10 @@ impl Store {
     pub(super) fn tick(&mut self) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now_us = since_epoch.as_micros() as i64;
+        #[cfg(test)]
+        if let Some(set) = self.clock_us {
+            self.now_us = set;
+        }
         for _ in 0..SWEEP {
             match self.deadlines.first() {
                 Some((deadline, key)) if *deadline <= self.now_ms() => {
@@ -120,6 +126,11 @@ impl Store {
                 _ => break,
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_clock_ms(&mut self, now_ms: u64) {
+        self.clock_us = i64::try_from(now_ms).ok().map(|ms| ms * 1000);
     }
 
     pub(super) fn now_us(&self) -> i64 {

@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
+/// The outcome of a question whose answer has a content.
+pub(super) const ACCEPTED: &str = "accepted";
+
 /// The content of an accepted answer: JSON, byte for byte as it was given.
 ///
 /// For an elicitation it is the form's content (`null` when there was none, as after a URL); for sampling and roots the
@@ -101,7 +104,7 @@ impl Outcome {
     /// One word, as it is stored and as a log shows it.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Accepted(_) => "accepted",
+            Self::Accepted(_) => ACCEPTED,
             Self::Declined => "declined",
             Self::Cancelled => "cancelled",
             Self::TimedOut => "timed_out",
@@ -111,7 +114,7 @@ impl Outcome {
 
     pub(crate) fn stored(word: &str, content: Bytes) -> Option<Self> {
         Some(match word {
-            "accepted" => Self::Accepted(Content::stored(content)),
+            ACCEPTED => Self::Accepted(Content::stored(content)),
             "declined" => Self::Declined,
             "cancelled" => Self::Cancelled,
             "timed_out" => Self::TimedOut,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Outcome;
+use super::answer::ACCEPTED;
 use crate::core::Core;
 use crate::engine::batch::Batcher;
 use crate::keys::{Keys, Sid, Spot};
@@ -67,20 +68,29 @@ async fn wait(core: &Core, spots: &[Spot]) -> Result<Vec<Result<Look>>> {
     for (keys, places) in by_partition(core, spots, |spot| spot.sid.as_str()) {
         let part: Vec<&Spot> = places.iter().map(|&at| &spots[at]).collect();
         let waited = script::question_wait(&core.cmd, keys, &core.node, budget, &part).await?;
-        answers.extend(places.into_iter().zip(waited.into_iter().map(|one| one.and_then(read))));
+        let read = waited.into_iter().zip(part).map(|(one, spot)| read(core, spot, one?));
+        answers.extend(places.into_iter().zip(read));
     }
     Ok(in_order(answers))
 }
 
-fn read(waited: Waited) -> Result<Look> {
+fn read(core: &Core, spot: &Spot, waited: Waited) -> Result<Look> {
     Ok(match waited {
         Waited::Open { left } => Look::Open(left),
         Waited::More => Look::More,
         Waited::Unknown => Look::Unknown,
-        Waited::Done { outcome, content } => match Outcome::stored(&outcome, content) {
-            Some(outcome) => Look::Done(outcome),
-            None => return Err(Error::Reply { op: "question_wait", got: outcome }),
-        },
+        Waited::Done { outcome, content } => {
+            let content = if outcome == ACCEPTED {
+                let opened = core.config.bodies.open_answer(spot, content);
+                opened.map_err(|why| Error::invalid("content of an answer", why))?
+            } else {
+                content
+            };
+            match Outcome::stored(&outcome, content) {
+                Some(outcome) => Look::Done(outcome),
+                None => return Err(Error::Reply { op: "question_wait", got: outcome }),
+            }
+        }
     })
 }
 

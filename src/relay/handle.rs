@@ -14,7 +14,7 @@ use crate::config::{self, millis};
 use crate::keys::{Sid, Spot};
 use crate::metrics::add;
 use crate::script::{self, AskArgs, AskReply, CloseArgs, Closed, Got};
-use crate::{Courier, Error, NotificationSink, RequestId, Result, SessionId};
+use crate::{Courier, Error, MessageId, NotificationSink, RequestId, Result, SessionId};
 
 /// Longest task id and scope.
 const MAX_NAME_BYTES: usize = 1024;
@@ -124,9 +124,11 @@ impl Relay {
         self.bounded("notification", body.len(), core.config.max_body_bytes)?;
         let grace = ask.grace.unwrap_or(core.config.node_grace);
         let spot = Spot::of(&ask.session, &id);
+        let message_id = MessageId::new(notice::message_id(&id))?;
+        let body = core.config.bodies.seal(&spot.sid, &message_id, body.into())?;
         let args = AskArgs {
             spot: &spot,
-            message_id: &notice::message_id(&id),
+            message_id: message_id.as_str(),
             body: &body,
             timeout_ms: millis("timeout", ask.timeout)?,
             grace_ms: if grace.is_zero() { 0 } else { millis("grace", grace)? },

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::answer::ACCEPTED;
 use super::calls::PAGE;
 use super::hub::Hub;
 use super::{Answer, Content, Outcome, Question, Refusal, Request, RequestKind, TaskRef, schema};
@@ -45,11 +46,14 @@ impl Hub {
     ) -> Result<Result<(), Refusal>> {
         let core = &self.core;
         let (outcome, content) = match answer {
-            Answer::Accept(content) => ("accepted", content.as_bytes()),
-            Answer::Decline => ("declined", &b""[..]),
-            Answer::Cancel => ("cancelled", &b""[..]),
+            Answer::Accept(content) => {
+                let plain = Bytes::copy_from_slice(content.as_bytes());
+                (ACCEPTED, core.config.bodies.seal_answer(spot, plain)?)
+            }
+            Answer::Decline => ("declined", Bytes::new()),
+            Answer::Cancel => ("cancelled", Bytes::new()),
         };
-        let args = AnswerArgs { spot, scope: scope.unwrap_or_default(), outcome, content, by };
+        let args = AnswerArgs { spot, scope: scope.unwrap_or_default(), outcome, content: &content, by };
         let reply = script::question_answer(&core.cmd, core.keys_of(spot.sid.as_str()), &args).await?;
         let counter = if reply == AnswerReply::Answered {
             &core.counters.answered

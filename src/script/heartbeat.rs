@@ -18,6 +18,8 @@ script!(pub(super) static HEARTBEAT = "heartbeat", uses ["now_ms", "small_writes
 pub(crate) struct Beat {
     /// The lease was still there.
     pub(crate) known: bool,
+    /// The server refuses to publish to our inbox.
+    pub(crate) mute: bool,
     /// The server's clock.
     pub(crate) now_ms: u64,
     /// Sessions of the sample that somebody else owns.
@@ -42,7 +44,7 @@ pub(crate) async fn heartbeat(
     }
     let mut reply = Fields::of(&HEARTBEAT, cmd.run(&call).await?)?;
     let known = reply.int()? == 1;
-    let _heard = reply.int()?;
+    let mute = reply.int()? < 0;
     let now_ms = reply.count()?;
     let mut owners = reply.array()?;
     let (mut fenced, mut lost) = (Vec::new(), false);
@@ -53,5 +55,5 @@ pub(crate) async fn heartbeat(
             _ => lost = true,
         }
     }
-    Ok(Beat { known, now_ms, fenced, lost })
+    Ok(Beat { known, mute, now_ms, fenced, lost })
 }

@@ -16,6 +16,7 @@ mod legs;
 mod mail;
 mod mcp_sessions;
 mod pop;
+mod probe;
 mod push;
 mod question;
 mod release;
@@ -48,6 +49,7 @@ pub(crate) use mcp_sessions::{
     Party, Standing, Watched, session_drop, session_load, session_save, session_watch,
 };
 pub(crate) use pop::{Next, PopItem, pop};
+pub(crate) use probe::{Role, explain, probe, with_pattern};
 pub(crate) use push::{PushArgs, PushReply, push};
 pub(crate) use question::{
     AnswerArgs, AnswerReply, AskArgs, AskReply, CloseArgs, Closed, Got, Stored, Waited, question_answer,
@@ -85,6 +87,7 @@ pub(crate) fn all() -> Vec<&'static Script> {
         &push::PUSH,
         &push::COALESCE,
         &touch::TOUCH,
+        &probe::PROBE,
         &pop::POP,
         &ack::ACK,
         &requeue::REQUEUE,

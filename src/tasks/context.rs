@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::bodies::Bodies;
 use crate::keys::Address;
 use crate::{Error, Result, TraceContext};
 
@@ -102,6 +103,15 @@ pub(super) struct Vault {
 }
 
 impl Vault {
+    /// With the keys of the messages' bodies, if there are any.
+    #[cfg_attr(not(feature = "encryption"), allow(unused_variables, reason = "there are no keys"))]
+    pub(super) fn of(bodies: &Bodies) -> Self {
+        Self {
+            #[cfg(feature = "encryption")]
+            ring: bodies.ring.clone(),
+        }
+    }
+
     pub(super) fn has_keys(&self) -> bool {
         #[cfg(feature = "encryption")]
         return self.ring.is_some();

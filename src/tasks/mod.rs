@@ -99,13 +99,14 @@ pub enum TaskCancel {
 }
 
 impl Courier {
-    /// The tasks of a server: of the group `default`, without encryption, until told otherwise.
+    /// The tasks of a server: of the group `default`, encrypted as this courier is
+    /// ([`Builder::encryption`](crate::Builder)), until told otherwise.
     pub fn tasks(&self) -> Tasks {
         Tasks {
             courier: self.clone(),
             group: "default".into(),
             settings: Settings::default(),
-            vault: Vault::default(),
+            vault: Vault::of(&self.core.config.bodies),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{Tasks, queue};
 use crate::config::millis;
 use crate::engine::{Listening, Signal};
 use crate::keys::Address;
-use crate::script::{Found, Stand};
+use crate::script::{self, Found, Stand};
 use crate::{Courier, Error, Result};
 
 /// Settings of a [`Worker`].
@@ -147,6 +147,7 @@ impl WorkerBuilder {
                 inner.hear(signal);
             }
         };
+        script::probe(&core.cmd, &core.partitions[0].keys, script::Role::Worker).await?;
         let engine = inner.tasks.courier.engine.clone();
         let listening = engine.listen(&format!("work:{serial}"), hear).await?;
         let fetching = tokio::spawn(queue::fetch(inner.clone()));

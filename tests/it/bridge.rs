@@ -319,11 +319,11 @@ async fn a_question_of_a_real_fastmcp_worker_is_delivered_and_answered() {
         return;
     };
     let (courier, docket) = (t.courier().await, format!("real-{}", t.prefix));
-    let mut worker = FastMcpProcess::start(&python, &["worker", t.server.url(), &docket]);
+    let mut worker = FastMcpProcess::start(&python, &["worker", t.server.admin_url(), &docket]);
     let id = worker.line().await["session"].as_str().expect("a session").to_owned();
     let sink = Recorder::new();
     courier.subscribers().ensure_running(&session(&id), sink.clone()).await.expect("claimed");
-    let bridge = FastMcp::connect(&courier, t.server.url(), &docket).await.expect("connected");
+    let bridge = FastMcp::connect(&courier, t.server.admin_url(), &docket).await.expect("connected");
     let cancel = CancellationToken::new();
     let running = tokio::spawn({
         let (bridge, cancel) = (bridge.clone(), cancel.clone());
@@ -365,7 +365,8 @@ async fn what_we_push_is_delivered_by_a_real_fastmcp_subscriber() {
         return;
     };
     let (courier, docket, s) = (t.courier().await, format!("real-{}", t.prefix), session("s-1"));
-    let mut subscriber = FastMcpProcess::start(&python, &["subscriber", t.server.url(), &docket, "s-1"]);
+    let mut subscriber =
+        FastMcpProcess::start(&python, &["subscriber", t.server.admin_url(), &docket, "s-1"]);
     assert_eq!(subscriber.line().await["subscribed"], "s-1");
     for n in 0..3 {
         let note = mcp_courier::TaskNote::new(
@@ -379,7 +380,7 @@ async fn what_we_push_is_delivered_by_a_real_fastmcp_subscriber() {
             .await
             .expect("queued");
     }
-    let bridge = FastMcp::connect(&courier, t.server.url(), &docket).await.expect("connected");
+    let bridge = FastMcp::connect(&courier, t.server.admin_url(), &docket).await.expect("connected");
     let cancel = CancellationToken::new();
     let running = tokio::spawn({
         let cancel = cancel.clone();

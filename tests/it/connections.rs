@@ -70,6 +70,24 @@ async fn f52_ten_thousand_sessions_use_two_connections() {
     .await;
 }
 
+/// A process has a limit of its own; a session that it serves already is no new one.
+#[tokio::test]
+async fn one_session_more_than_the_limit_is_refused() {
+    let t = crate::support::fixture::Fixture::new("max_sessions").await;
+    let courier = t.connect(t.builder().max_sessions(2)).await;
+    let registry = courier.subscribers();
+    for name in ["a", "b"] {
+        assert_eq!(registry.ensure_running(&session(name), Recorder::new()).await, Ok(true));
+    }
+    let refused = registry.ensure_running(&session("c"), Recorder::new()).await;
+    assert_eq!(refused, Err(Error::TooManySessions { limit: 2 }));
+    assert_eq!(registry.ensure_running(&session("a"), Recorder::new()).await, Ok(false));
+    registry.stop(&session("a")).await;
+    assert_eq!(registry.ensure_running(&session("c"), Recorder::new()).await, Ok(true));
+    courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
 /// F52: a server that has no connection left says so, by name, and is tried again.
 #[tokio::test]
 async fn f52_a_server_without_free_connections_is_a_typed_error() {

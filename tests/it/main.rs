@@ -25,6 +25,7 @@ mod crash;
 mod durable;
 mod faults;
 mod harness;
+mod hostile;
 mod inputs;
 #[cfg(feature = "cli")]
 mod kills;
@@ -40,10 +41,14 @@ mod protocol;
 mod pushing;
 mod questions;
 mod races;
+mod refusals;
 mod replicas;
 mod restart;
 mod retry;
+mod rights;
 mod scale;
+#[cfg(feature = "encryption")]
+mod sealed;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod shutdown;

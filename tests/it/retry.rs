@@ -289,6 +289,30 @@ async fn dead_letters_are_listed_in_pages_and_put_back_or_purged_one_by_one_or_a
     t.finish().await;
 }
 
+/// An id that was used again died twice: put back together, both are delivered, and each is acked by its own receipt.
+#[tokio::test]
+async fn dead_letters_that_share_an_id_are_both_delivered_when_they_are_put_back() {
+    let t = Fixture::new("retry_same_id").await;
+    let courier = t.connect(t.builder().dedupe(Duration::ZERO)).await;
+    let s = session("s");
+    for _ in 0..3 {
+        courier.push(push(&s, "same").id(MessageId::new("again").expect("valid"))).await.expect("queued");
+    }
+    let refuse = Recorder::answering(|_| Err(SinkError::rejected("no")));
+    courier.subscribers().ensure_running(&s, refuse).await.expect("claimed");
+    wait_pending(&courier, &s, 0).await;
+    courier.subscribers().stop(&s).await;
+    assert_eq!(courier.dead_letters(&s).requeue(None).await, Ok(3));
+    let sink = Recorder::new();
+    courier.subscribers().ensure_running(&s, sink.clone()).await.expect("claimed");
+    sink.wait_for(3).await;
+    wait_pending(&courier, &s, 0).await;
+    let times: std::collections::BTreeSet<_> = sink.seen().iter().map(|d| d.enqueued_at_ms).collect();
+    assert_eq!((sink.seen().len(), times.len()), (3, 3));
+    courier.shutdown(Duration::from_secs(5)).await;
+    t.finish().await;
+}
+
 /// The queue's limit holds for messages that come back: those that do not fit stay dead letters.
 #[tokio::test]
 async fn putting_back_dead_letters_stops_at_the_limit_of_the_queue() {

@@ -232,7 +232,7 @@ impl Inner {
                     None
                 }
                 Err(e) => {
-                    let why = e.to_string();
+                    let why = e.trouble();
                     if why != told {
                         tracing::warn!(link = "bell", error = %e, "not every inbox is heard, trying on");
                         told = why;

@@ -213,7 +213,7 @@ impl Cluster {
                     self.learn(map);
                 }
                 Err(e) => {
-                    let why = e.to_string();
+                    let why = e.trouble();
                     if why != told {
                         tracing::warn!(error = %e, "no node tells the map of the cluster, trying on");
                         told = why;

@@ -4,6 +4,7 @@
 mod client;
 mod commands;
 mod lua;
+mod model;
 mod random;
 mod scripts;
-mod support;
+pub(crate) mod support;

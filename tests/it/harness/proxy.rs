@@ -26,7 +26,7 @@ const SHORT: Duration = Duration::from_millis(200);
 impl Bench {
     async fn new(test: &str) -> Self {
         let server = server::plain().await;
-        let (proxy, direct) = (Proxy::start(server.url()).await, server.raw().await);
+        let (proxy, direct) = (Proxy::start(server.admin_url()).await, server.raw().await);
         Self { proxy, direct, key: names::prefix(test), _server: server }
     }
 

@@ -22,6 +22,7 @@ pub mod private;
 pub mod proxy;
 pub mod ready;
 pub mod resp;
+pub mod rights;
 #[cfg(feature = "sentinel")]
 pub mod sentinel;
 pub mod server;

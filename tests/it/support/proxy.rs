@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::resp::frame_len;
+use super::resp::{command, frame_len};
 use super::server::open_engine;
 
 /// What the proxy does with all its connections, old and new.
@@ -36,6 +36,15 @@ impl Mode {
     pub const SILENT: Self = Self::Blackhole { to_server: true, to_client: true };
     /// Commands arrive and run; their replies do not come back.
     pub const SWALLOW_REPLIES: Self = Self::Blackhole { to_server: false, to_client: true };
+}
+
+/// What the proxy refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refuse {
+    /// Calls of scripts.
+    Scripts,
+    /// Whatever is asked, the greeting of a new connection included.
+    Everything,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,8 +73,11 @@ struct Shared {
     budget: Mutex<Option<usize>>,
     /// Frames to clients that hold these bytes are dropped.
     unwanted: Mutex<Option<Vec<u8>>>,
-    /// Chunks to the server that hold these bytes are dropped.
+    /// Requests that hold these bytes are dropped.
     unwanted_requests: Mutex<Option<Vec<u8>>>,
+    /// What is refused, and with which error.
+    refusing: Mutex<Option<(Refuse, String)>>,
+    refused: AtomicUsize,
     /// The first so many connections have this mode, whatever the others do.
     frozen: watch::Sender<(usize, Mode)>,
 }
@@ -101,6 +113,8 @@ impl Proxy {
             budget: Mutex::new(None),
             unwanted: Mutex::new(None),
             unwanted_requests: Mutex::new(None),
+            refusing: Mutex::new(None),
+            refused: AtomicUsize::new(0),
             frozen: watch::Sender::new((0, Mode::Pass)),
         });
         let accepting = tokio::spawn(accept(listener, Arc::new(target), shared.clone()));
@@ -126,7 +140,17 @@ impl Proxy {
         self.shared.frozen.send_replace((self.accepted(), mode));
     }
 
-    /// Drops every chunk to the server that holds `pattern`, such as a command's name; `None` ends that.
+    /// Answers these requests with this error (`OOM text`) instead of having them done; `None` ends that.
+    pub fn refuse(&self, what: Refuse, with: Option<&str>) {
+        *self.shared.refusing.lock().expect("not poisoned") = with.map(|text| (what, text.to_owned()));
+    }
+
+    /// Requests refused so far.
+    pub fn refused(&self) -> usize {
+        self.shared.refused.load(Ordering::SeqCst)
+    }
+
+    /// Drops every request that holds `pattern`, such as a command's name; `None` ends that.
     pub fn drop_requests_with(&self, pattern: Option<&[u8]>) {
         *self.shared.unwanted_requests.lock().expect("not poisoned") = pattern.map(<[u8]>::to_vec);
     }
@@ -261,13 +285,16 @@ async fn pump(
                 return to.shutdown().await;
             }
             if way == Way::ToServer {
-                hold(shared, number, way, came).await;
-                let unwanted = shared.unwanted_requests.lock().expect("not poisoned").clone();
-                if unwanted.is_some_and(|p| chunk.windows(p.len().max(1)).any(|w| w == p)) {
-                    shared.dropped.fetch_add(1, Ordering::SeqCst);
-                    continue;
+                for request in frames.push(&chunk) {
+                    hold(shared, number, way, came).await;
+                    let unwanted = shared.unwanted_requests.lock().expect("not poisoned").clone();
+                    if unwanted.is_some_and(|p| request.windows(p.len().max(1)).any(|w| w == p)) {
+                        shared.dropped.fetch_add(1, Ordering::SeqCst);
+                        continue;
+                    }
+                    let error = refusal(shared, &request);
+                    to.write_all(error.as_deref().unwrap_or(&request)).await?;
                 }
-                to.write_all(&chunk).await?;
                 continue;
             }
             for frame in frames.push(&chunk) {
@@ -287,6 +314,20 @@ async fn pump(
         Ok(())
     };
     tokio::try_join!(read, write).map(drop)
+}
+
+/// What goes to the server in place of a request that is to be refused: one that answers with the error, so that
+/// replies keep their order.
+fn refusal(shared: &Shared, request: &[u8]) -> Option<Vec<u8>> {
+    let refusing = shared.refusing.lock().expect("not poisoned");
+    let (what, text) = refusing.as_ref()?;
+    let name = request.split(|&b| b == b'\n').nth(2).unwrap_or_default();
+    let script = name == b"EVALSHA\r" || name == b"EVAL\r";
+    if *what == Refuse::Scripts && !script {
+        return None;
+    }
+    shared.refused.fetch_add(1, Ordering::SeqCst);
+    Some(command(&["EVAL", "return redis.error_reply(ARGV[1])", "0", text]))
 }
 
 /// Until a chunk that came at that moment may go on.
@@ -333,7 +374,7 @@ fn spend(shared: &Shared, bytes: usize) -> usize {
     }
 }
 
-/// Cuts a stream of replies into frames. What is not RESP (TLS) passes as it comes.
+/// Cuts a stream of requests or replies into frames. What is not RESP (TLS) passes as it comes.
 #[derive(Default)]
 struct Frames {
     pending: Vec<u8>,

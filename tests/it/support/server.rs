@@ -6,21 +6,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use super::backend::Kind;
-use super::{names, sharing};
+use super::{names, rights, sharing};
 
 /// The shared server. Never stopped, flushed or configured by a test; see [`super::private`] for one that may be.
 #[derive(Clone)]
 pub struct Server {
     url: String,
+    /// As somebody who may do everything.
+    admin: String,
     kind: Kind,
     /// An engine in memory lives as long as somebody is connected.
     _engine: Option<Arc<tokio::io::DuplexStream>>,
 }
 
 impl Server {
-    /// What a courier connects to.
+    /// What a courier connects to: as a user with the rights that the documentation lists, and no others, where the
+    /// server is the tests' own.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// As somebody who may do everything: for programs that are not ours, and for what needs more rights.
+    pub fn admin_url(&self) -> &str {
+        &self.admin
     }
 
     /// Where it comes from.
@@ -30,7 +38,7 @@ impl Server {
 
     /// A plain connection, to look at what a courier left or to put something in its way.
     pub async fn raw(&self) -> MultiplexedConnection {
-        raw(&self.url).await
+        raw(&self.admin).await
     }
 }
 
@@ -42,11 +50,16 @@ pub async fn shared() -> Server {
         let engine = open_engine(&name);
         return Server {
             url: format!("memory://{name}"),
+            admin: format!("memory://{name}"),
             kind: shared.kind,
             _engine: Some(Arc::new(engine)),
         };
     }
-    Server { url: shared.url, kind: shared.kind, _engine: None }
+    let url = match shared.kind {
+        Kind::Binary | Kind::Docker => rights::least_privileged(&shared.url).await,
+        _ => shared.url.clone(),
+    };
+    Server { url, admin: shared.url, kind: shared.kind, _engine: None }
 }
 
 /// The shared server; with a Cluster, a single one beside it: for tests whose subject is one connection, as a proxy in
@@ -54,7 +67,9 @@ pub async fn shared() -> Server {
 pub async fn plain() -> Server {
     let shared = sharing::shared().await.unwrap_or_else(|why| panic!("{why}"));
     match shared.plain {
-        Some(url) => Server { url, kind: Kind::Binary, _engine: None },
+        Some(admin) => {
+            Server { url: rights::least_privileged(&admin).await, admin, kind: Kind::Binary, _engine: None }
+        }
         None => self::shared().await,
     }
 }

@@ -176,8 +176,13 @@ async fn mute_producer(target: &Target, plan: &Plan) -> Result<Option<Courier>, 
     };
     let mut raw = target.raw().await?;
     let mut user = redis::cmd("ACL");
-    user.arg("SETUSER").arg("mute").arg("on").arg(">mute").arg("~*").arg("+@all").arg("resetchannels");
+    user.arg("SETUSER").arg("mute").arg("on").arg(">mute").arg("~*").arg("+@all").arg("allchannels");
     user.exec_async(&mut raw).await.map_err(raw_failure)?;
     let url = format!("redis://mute:mute@127.0.0.1:{port}");
-    Ok(Some(target.builder("faults", plan.dedupe).connect(url).await?))
+    let mute = target.builder("faults", plan.dedupe).connect(url).await?;
+    // A courier without the right would not start.
+    let mut user = redis::cmd("ACL");
+    user.arg("SETUSER").arg("mute").arg("resetchannels");
+    user.exec_async(&mut raw).await.map_err(raw_failure)?;
+    Ok(Some(mute))
 }
